@@ -1,11 +1,10 @@
-//! How long it takes to find addresses where there is no slack: MiniMalloc's public instances at their capacity, and
-//! perfect packings of our own.
+//! Time to find addresses without slack: MiniMalloc's public instances at their capacity, and generated perfect packings.
 //!
-//! `cargo bench -p plimsoll-tuner --bench addresses -- [SEED] [TRICK...]`, without the tricks that are named, such as `tree`
+//! `cargo bench -p plimsoll-tuner --bench addresses -- [SEED] [TRICK...]`, without the named tricks, such as `tree`
 //!
-//! Beside each time of ours stands that of MiniMalloc with all its switches on, as it publishes them: its command line
-//! tool at commit 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances
-//! lie in `tests/data/minimalloc`. Times are printed, never asserted.
+//! Next to each time is that of MiniMalloc with all its switches on, as it publishes them: its command line tool at commit
+//! 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances are in
+//! `tests/data/minimalloc`. Times are printed, never asserted.
 
 use plimsoll_testing::Random;
 use plimsoll_tuner::address::{Block, Item, ItemId, Slot, Work, assign, most_alive};
@@ -32,7 +31,7 @@ const INSTANCES: [(&str, f64); 11] = [
 
 const CAPACITY: u64 = 1 << 20;
 
-/// Looks that are enough for every instance; some minutes where they are not.
+/// Looks that suffice for every instance; some minutes if they do not.
 const LOOKS: u64 = 20_000_000_000;
 
 fn main() {
@@ -65,7 +64,7 @@ fn row(name: &str, items: &TiSlice<ItemId, Item>, (seed, without): (u64, Tricks)
     println!("{name:10} {count:>8} {alive:>9} {height:>10} {took:>9.3} {theirs:>11}");
 }
 
-/// A line of an instance: `id,lower,upper,size`.
+/// Line of an instance: `id,lower,upper,size`.
 fn items(text: &str) -> TiVec<ItemId, Item> {
     let number = |field: &str| field.trim().parse::<u64>().expect("a number");
     let item = |line: &str| {
@@ -80,7 +79,7 @@ fn slots(range: Range<u32>) -> Range<Slot> {
     Slot(range.start)..Slot(range.end)
 }
 
-/// Cuts a rectangle of time and bytes into so many pieces, which fill it without a gap.
+/// Cuts a rectangle of time and bytes into this many pieces, which fill it without a gap.
 fn cut(random: &mut Random, during: [u64; 2], bytes: [u64; 2], pieces: u64, into: &mut TiVec<ItemId, Item>) {
     let [life, size] = [during, bytes].map(|[start, end]| end - start);
     if pieces < 2 || life < 2 || size < 2 {

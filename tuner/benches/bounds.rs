@@ -1,14 +1,15 @@
-//! The lower bounds of the shared traces: beside the prototype's of `joint_bounds.jsonl`, and the time that they take.
+//! Lower bounds of the shared traces, compared with the prototype's of `joint_bounds.jsonl`, and the time that they take.
 //!
 //! `cargo bench -p plimsoll-tuner --bench bounds -- [TRACE] [--half]`
 //!
-//! Of traces in files, such as those of `plimsoll trace`, what windows and several instants add to one instant and the formula:
+//! For traces in files, such as those of `plimsoll trace`, the gain of windows and several instants over one instant and the
+//! formula:
 //!
 //! `cargo bench -p plimsoll-tuner --bench bounds -- [--half] FILE.trace.json...`
 //!
-//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `bound/compute ratio@seconds`, where
-//! ratio is the joint bound over the prototype's; then the bound for offloading only, over that of `formats.md`. Times
-//! are printed, never asserted. Without the shared traces it says so and ends.
+//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s in each direction. A cell is `bound/compute ratio@seconds`, where
+//! ratio is the joint bound over the prototype's; then the bound for offloading only, over that of `formats.md`. Times are
+//! printed, never asserted. Without the shared traces it prints a message and ends.
 
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
@@ -20,13 +21,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-/// The value of a key in one line of JSON without nesting.
+/// Returns the value of a key in one line of JSON without nesting.
 fn field<'a>(line: &'a str, key: &str) -> &'a str {
     let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
     value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
 }
 
-/// Prints one line; gives the joint bound over compute, over the prototype's, and the offload bound over the simple one.
+/// Prints one line; returns the joint bound over compute, over the prototype's, and the offload bound over the simple one.
 fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     let number = |key: &str| field(line, key).parse::<f64>().expect("a number");
     let budget = Bytes(number("budget_bytes") as u64);
@@ -50,8 +51,8 @@ fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     ratios
 }
 
-/// Prints, at each budget and for each of what may be allowed, the bound over compute: of one instant and the formula, all that
-/// there is now, and the seconds that this takes. Budgets are between the peak and the floor or what is there from the start.
+/// Prints, at each budget and for each set of allowed means, the bound over compute: of one instant and the formula, of all
+/// methods, and the seconds that these take. Budgets are between the peak and the floor or the bytes that exist from the start.
 fn sharpened(trace: &Trace, link: &Link) {
     let memory = trace.memory();
     let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("there are ops").1);

@@ -1,14 +1,15 @@
-//! Plans that are made from earlier ones: how good they are, and in which part of the time of a new plan.
+//! Plans adapted from earlier ones: their quality, and their share of the time of a new plan.
 //!
 //! `cargo bench -p plimsoll-tuner --bench earlier -- [draws [quick]] [NETWORK...]`
 //!
-//! *Draws*: the plan of a network with stochastic depth, made for what serves every draw, is cut to 16 draws, without time for
-//! a search; beside it that one plan and, unless it is to be quick, the same with a search, and a new plan of each draw.
-//! *Neighbours*: a plan for another batch size, budget or link.
-//! Times are of a modelled V100. A budget is floor + f x (peak - floor) of the trace that the earlier plan is for. A plan is
-//! timed together with its check; the earlier schedule is read once, which is timed apart.
+//! *Draws*: the plan of a network with stochastic depth, made for the trace that serves every draw, is cut to 16 draws, without
+//! time for a search; next to it are that one plan and, unless `quick` is given, the same with a search, and a new plan of each
+//! draw.
+//! *Neighbours*: a plan for a different batch size, budget or link.
+//! Times are of a modelled V100. A budget is floor + f x (peak - floor) of the trace of the earlier plan. A plan is timed
+//! together with its check; the earlier schedule is read once, which is timed separately.
 //!
-//! What this file does not do: assert. Tests do.
+//! This bench deliberately asserts nothing; tests do.
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::program::Call;
@@ -20,7 +21,7 @@ use plimsoll_tuner::model::devices::{Modelled, sheet};
 use plimsoll_tuner::{Earlier, Limits, Outcome, Plan, PlanRequest, Policy, plan};
 use std::time::Instant;
 
-/// The networks whose plans are taken to neighbours: name, batch.
+/// Networks whose plans are adapted to neighbours: name, batch.
 const NETWORKS: [(&str, u64); 5] =
     [("resnet152", 32), ("resnet50", 64), ("densenet121", 64), ("vgg16", 64), ("gpt2", 8)];
 
@@ -46,7 +47,7 @@ fn budget(trace: &Trace, share: f64) -> Bytes {
     floor + Bytes(((peak - floor).0 as f64 * share) as u64)
 }
 
-/// A plan, and the seconds that it took to make; none where there is none.
+/// Returns a plan, and the seconds that it took to make; `None` if there is none.
 fn made(trace: &Trace, request: &PlanRequest<'_>) -> (Option<Plan>, f64) {
     let began = Instant::now();
     let outcome = plan(trace, request).expect("a sound request");

@@ -1,11 +1,11 @@
-//! What a trace of a million ops costs to plan: seconds and the most memory, for each policy named.
+//! Cost of planning a trace of a million ops: seconds and peak memory, for each named policy.
 //!
 //! `cargo bench -p plimsoll-tuner --bench million -- [POLICY]... [--layers N] [--limit SECONDS] [--fraction F]`
 //!
-//! Without policies: `keep` and `plimsoll`, at a budget of floor + F x (peak - floor) (0.4; for `keep` twice the peak) and a
-//! link of 3 GB/s, over which half of what has to move is hidden. The limit, 10 seconds where none is given, is what `plan
-//! --time-limit` hands to the planner: when it is up, the best plan so far is finished. Memory is the largest of the whole
-//! process until then, the trace included; it is read from `/proc`, and missing elsewhere. Nothing is asserted.
+//! Without policies: `keep` and `plimsoll`, at a budget of floor + F x (peak - floor) (0.4; for `keep` twice the peak) and a link
+//! of 3 GB/s, over which half of the transfers are hidden. The limit, by default 10 seconds, is what `plan --time-limit` passes
+//! to the planner: when it is up, the best plan so far is finished. Memory is the peak of the whole process until then, the trace
+//! included; it is read from `/proc`, and missing elsewhere. Nothing is asserted.
 
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
@@ -40,7 +40,7 @@ fn options() -> Options {
     options
 }
 
-/// The most memory that this process had so far.
+/// Returns the peak memory of this process so far.
 fn most_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

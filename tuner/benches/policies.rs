@@ -1,12 +1,11 @@
-//! What every policy makes of the shared traces: makespan over the lower bound, bytes moved, and the time that planning
-//! took.
+//! Results of every policy on the shared traces: makespan over the lower bound, bytes moved, and planning time.
 //!
 //! `cargo bench -p plimsoll-tuner --bench policies -- [TRACE] [--policy NAME] [--fraction F] [--half] [--out FOLDER]`
 //!
-//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `makespan/bound moved@seconds`, where
-//! moved is bytes moved over twice what the peak has more than the budget (what leaves and returns whatever is chosen);
-//! `-` says that the policy has no plan at this budget. With `--out`, every schedule is written there for another judge.
-//! Times are printed, never asserted. Without the shared traces it says so and ends.
+//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s in each direction. A cell is `makespan/bound moved@seconds`, where
+//! moved is bytes moved over twice the excess of the peak over the budget (the bytes that leave and return for any choice); `-`
+//! means that the policy has no plan at this budget. With `--out`, every schedule is written there for a different judge. Times
+//! are printed, never asserted. Without the shared traces it prints a message and ends.
 
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule, piece_of};
 use plimsoll_ir::trace::Trace;
@@ -51,7 +50,7 @@ fn options() -> Options {
     options
 }
 
-/// All bytes that a schedule moves, both ways together.
+/// Returns all bytes that a schedule moves, both directions together.
 fn moved(trace: &Trace, schedule: &Schedule) -> u64 {
     let transfers = schedule.commands.iter().filter_map(Command::transfer);
     let pieces =
@@ -59,7 +58,7 @@ fn moved(trace: &Trace, schedule: &Schedule) -> u64 {
     pieces.map(|piece| piece.expect("a plan's pieces lie in their tensors")).map(|p| p.end - p.start).sum()
 }
 
-/// Plans once; gives makespan over bound and bytes moved over the least, and prints the cell.
+/// Plans once; returns makespan over bound and bytes moved over the minimum, and prints the cell.
 fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Option<(f64, f64)> {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().map_or(0, |f| f.1.0), memory.peak().map_or(0, |p| p.1.0));

@@ -1,23 +1,23 @@
-//! An id or none in the space of an id, for tables that a search copies at every step.
+//! An optional id in the space of an id, for tables that a search copies at every step.
 
 use std::marker::PhantomData;
 
-/// An id or none, in four bytes; an `Option` of it takes eight.
+/// An optional id in four bytes; an `Option` of it takes eight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compact<Id> {
-    /// The id's position; that of no id where there is none.
+    /// Position of the id, or [`NO_POSITION`].
     position: u32,
     id: PhantomData<Id>,
 }
 
-/// No table has so many entries: ids end below it.
+/// Larger than any id: no table has this many entries.
 const NO_POSITION: u32 = u32::MAX;
 
 impl<Id: From<usize>> Compact<Id> {
     /// No id.
     pub const NONE: Compact<Id> = Compact { position: NO_POSITION, id: PhantomData };
 
-    /// The id.
+    /// Returns the id.
     #[inline]
     pub fn get(self) -> Option<Id> {
         (self.position != NO_POSITION).then(|| Id::from(self.position as usize))

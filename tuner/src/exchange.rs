@@ -1,28 +1,28 @@
-//! What the workers of a training exchange, from the program of an iteration.
+//! Exchange of a training's workers, from the program of an iteration.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::exchange::tree::most_nodes;
 use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces};
 use plimsoll_ir::program::Program;
 
-/// The workers of a training, and how they exchange.
+/// Workers of a training, with the parameters of their exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workers {
-    /// How many, at least 2.
+    /// Number of workers, at least 2.
     pub count: u64,
-    /// The network between them.
+    /// Network between them.
     pub interconnect: Interconnect,
-    /// How a sum reaches all of them.
+    /// Way in which a sum reaches all of them.
     pub form: Form,
-    /// Whether gradients are copied over the device's link.
+    /// `true` if gradients are copied over the device's link.
     pub staged: bool,
-    /// Passes that a worker makes for one update.
+    /// Passes of a worker per update.
     pub passes: u64,
-    /// When a piece is exchanged.
+    /// Time at which a piece is exchanged.
     pub overlap: Overlap,
 }
 
-/// The exchange of a program that trains, next to any schedule of it; `None` where it does not train.
+/// Returns the exchange of a program that trains, next to any schedule of it; `None` if it does not train.
 pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
     let Workers { count, interconnect, form, staged, passes, overlap } = *workers;
     let pieces = pieces(program, overlap)?;

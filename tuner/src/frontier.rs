@@ -1,13 +1,13 @@
 //! The frontier of time over memory: one trace planned for several budgets, so that more budget never costs time.
 //!
-//! A search at one budget knows nothing of another, and what it finds at the larger one may be the slower plan. But a
-//! schedule is valid for every budget that its resident bytes and its pool fit ([`plimsoll_ir::check`], rule 6 is the
-//! only one that names the budget). So every budget takes the best of all plans that fit it, wherever they were found:
-//! those of smaller budgets, and those of larger ones that turned out to need less ([`carry`]). What is taken from
-//! elsewhere is stamped with the budget and checked again.
+//! A search at one budget ignores the others, and may find a slower plan at a larger budget. But a schedule is valid for every
+//! budget that its resident bytes and its pool fit ([`plimsoll_ir::check`], rule 6 is the only one that names the budget). So
+//! every budget takes the best of all plans that fit it, wherever they were found: those of smaller budgets, and those of larger
+//! ones that turned out to need less ([`carry`]). A plan taken from a different budget is stamped with the new budget and checked
+//! again.
 //!
-//! What this file deliberately does not do: read a clock (the caller times its own calls of [`plan`]), or mend the
-//! policies of the papers, which are as they are.
+//! This file deliberately neither reads a clock (the caller times its own calls of [`plan`]) nor improves the policies of the
+//! papers.
 
 use crate::bound::{lower_bound_within, unbeatable};
 use crate::plan::plan;
@@ -15,37 +15,37 @@ use crate::request::{Outcome, Plan, PlanError, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
 
-/// Makespans that differ by no more than this share are equal: bytes moved decide between them.
+/// Makespans that differ by at most this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
 
-/// What came of one budget.
+/// Result for one budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What resident bytes and pool may take together.
+    /// Limit for resident bytes and pool together.
     pub budget: Bytes,
-    /// The plan, or why there is none.
+    /// Plan, or the reason why there is none.
     pub outcome: Outcome,
 }
 
-/// `count` budgets in equal steps from the floor, below which no plan fits and which is not among them, to the peak,
-/// at which nothing has to leave. Where peak and floor are the same, that is the only one.
+/// Returns `count` budgets in equal steps from the floor, below which no plan fits and which is not among them, to the peak, at
+/// which nothing has to leave. If peak and floor are the same, that is the only one.
 pub fn budgets(trace: &Trace, count: u32) -> Vec<Bytes> {
     let memory = trace.memory();
     let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak()) else { return Vec::new() };
     let room = u128::from(peak.saturating_sub(floor).0);
-    // Of a room below 2^62 bytes a share is below it too.
+    // A share of a room below 2^62 bytes is below it too.
     let step = |k: u32| floor + Bytes((room * u128::from(k) / u128::from(count)) as u64);
     let mut budgets: Vec<Bytes> = (1..=count).map(step).collect();
     budgets.dedup();
     budgets
 }
 
-/// Plans a trace at each of these budgets; of `request` all but the budget counts. The points stand in the order of
-/// their budgets, and none has a longer makespan than one of a smaller budget.
+/// Plans a trace at each of these budgets; all of `request` but the budget counts. The points are in the order of their budgets,
+/// and none has a longer makespan than one of a smaller budget.
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn frontier(
     trace: &Trace,
     request: &PlanRequest<'_>,
@@ -59,12 +59,12 @@ pub fn frontier(
     carry(trace, request, points)
 }
 
-/// Gives every budget the best of all plans that fit it, and puts the points in the order of their budgets. `request`
-/// is the one that they were planned with, but for the budget.
+/// Gives every budget the best of all plans that fit it, and sorts the points by budget. `request` is the one that they were
+/// planned with, except for the budget.
 ///
 /// # Errors
 ///
-/// [`PlanError::Invalid`] where a plan was not valid in the first place.
+/// [`PlanError::Invalid`] if a plan was not valid in the first place.
 pub fn carry(
     trace: &Trace,
     request: &PlanRequest<'_>,
@@ -85,8 +85,8 @@ pub fn carry(
     carried.collect()
 }
 
-/// The position of the plan that a point takes: of those that fit its budget, are no slower than what the smaller budgets
-/// took (`limit`) and as good as the fastest, the one that moves fewest bytes; its own, if it is one of several.
+/// Returns the position of the plan that a point takes: of those that fit its budget, are no slower than the plans of the smaller
+/// budgets (`limit`) and as good as the fastest, the one that moves the fewest bytes; its own, if it is one of several.
 fn choose(trace: &Trace, points: &[Point], at: usize, limit: &mut f64) -> Option<usize> {
     let fits = |plan: &Plan| plan.schedule.pool_bytes + trace.resident_bytes <= points[at].budget;
     let fitting = points.iter().enumerate().filter_map(|(from, point)| Some((from, point.outcome.plan()?)));
@@ -101,7 +101,7 @@ fn choose(trace: &Trace, points: &[Point], at: usize, limit: &mut f64) -> Option
     Some(from)
 }
 
-/// A plan that was found at another budget, as one of this budget, of which `own` is the plan that was found.
+/// Returns a plan that was found at a different budget as one of this budget, for which `own` was found.
 fn stamp(
     trace: &Trace,
     request: &PlanRequest<'_>,

@@ -1,28 +1,29 @@
 //! Goodput: throughput by statistical efficiency (Pollux, Qiao et al. 2021, section 3).
 //!
-//! A larger update makes more of a device, and less of its samples. With a gradient noise scale phi (McCandlish et al. 2018)
-//! and a base batch B0, what a sample of an update of B samples is worth beside one of the base batch is
+//! A larger update uses a device better, and its samples less well. With a gradient noise scale phi (McCandlish et al. 2018) and
+//! a base batch B0, the value of a sample of an update of B samples, compared with one of the base batch, is
 //!
 //! ```text
 //! efficiency(B) = (phi + B0) / (phi + B)
 //! ```
 //!
 //! provided that the learning rate follows the batch. Throughput by efficiency is the rate of progress, in samples of the base
-//! batch. It has a maximum: what an update costs besides its samples is paid less often with a larger one, and beyond the noise
-//! scale that gains little.
+//! batch. It has a maximum: the fixed cost of an update is paid less often with a larger one, and beyond the noise scale that
+//! gains little.
 //!
-//! What it deliberately does not do: measure a noise scale, or follow one that changes while a network learns.
+//! This file deliberately neither measures a noise scale nor follows one that changes during training.
 
 use plimsoll_ir::Seconds;
 
-/// What a sample of an update of so many is worth, beside one of an update of the base batch.
+/// Returns the value of a sample of an update of `global_batch` samples, compared with one of an update of the base batch.
 pub fn efficiency(noise_scale: f64, base_batch: u64, global_batch: u64) -> f64 {
     (noise_scale + base_batch as f64) / (noise_scale + global_batch as f64)
 }
 
-/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. Updates of one, two
-/// and four passes take these seconds, and each further pass as much as the third and the fourth: the second may hide the
-/// exchange, and three are no whole subtree of the sums. A pass of all workers has so many samples.
+/// Returns the number of passes of each worker per update, up to the given maximum, for which throughput by efficiency is
+/// highest. Updates of one, two and four passes take the given seconds, and each further pass as much as the third and the
+/// fourth: the second may hide the exchange, and three are no whole subtree of the sums. A pass of all workers has `samples`
+/// samples.
 pub fn best_passes(noise_scale: f64, samples: u64, [one, two, four]: [Seconds; 3], most: u64) -> u64 {
     let (samples, more) = (samples as f64, (four - two).0 / 2.0);
     let fixed = (two.0 - 2.0 * more).max(0.0);
@@ -57,7 +58,7 @@ mod tests {
 
     const BETWEEN: f64 = 0.687;
 
-    /// Of one, two and four passes.
+    /// Updates of one, two and four passes.
     fn updates(pass: f64, between: f64) -> [Seconds; 3] {
         [1.0, 2.0, 4.0].map(|passes| Seconds(passes * pass + between))
     }
@@ -84,7 +85,7 @@ mod tests {
         let loses = 1.0 - goodput(300.0, (54, 1)) / goodput(300.0, (29, 1));
         assert!((loses - 0.09).abs() < 0.005, "AccUDNN's batch of 54 loses {loses}");
         assert!((images_per_second(54, 1) / 147.0 - 1.0).abs() < 0.01, "the paper's own number");
-        // Where each sample counts, throughput alone does.
+        // If each sample counts, only throughput matters.
         let (batch, passes) = of_noise(10_000.0);
         assert!(batch == 54 && passes > 1, "{batch} x {passes}");
     }
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(best_passes(1e9, 8, updates(1.0, 99.0), 0), 1);
     }
 
-    /// What is on its way is hidden by the first pass of the next update, and no further pass is for nothing.
+    /// The first pass of the next update hides an exchange under way, and no further pass is useless.
     #[test]
     fn a_second_pass_that_hides_the_exchange_is_taken_and_no_more_of_them() {
         let seconds = [10.0, 10.0, 20.0].map(Seconds);

@@ -1,13 +1,13 @@
-//! Bytes by position, a slot or an op, added up from stretches of positions that hold them.
+//! Bytes by position, a slot or an op, summed from stretches of positions that hold them.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// The bytes that each position has more than the one before. They count modulo 2^64, so that a position may have fewer;
-/// the sums are right as long as none is negative.
+/// Increase of each position's bytes over the previous one. It counts modulo 2^64, so that a position may have fewer; the sums
+/// are right as long as none is negative.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels<At> {
-    /// One more than there are positions: what is held to the last one ends behind it.
+    /// One more than there are positions: bytes held to the last one end behind it.
     more: Vec<u64>,
     at: PhantomData<At>,
 }
@@ -19,20 +19,20 @@ impl<At> Default for Levels<At> {
 }
 
 impl<At: Into<usize>> Levels<At> {
-    /// No bytes at so many positions.
+    /// Returns zero bytes at this many positions.
     pub fn new(count: usize) -> Levels<At> {
         let mut levels = Levels::default();
         levels.clear(count);
         levels
     }
 
-    /// No bytes any more, at so many positions.
+    /// Resets to zero bytes at this many positions.
     pub fn clear(&mut self, count: usize) {
         self.more.clear();
         self.more.resize(count + 1, 0);
     }
 
-    /// These positions have so many bytes more.
+    /// Adds bytes at these positions.
     #[inline]
     pub fn hold(&mut self, range: Range<At>, bytes: u64) {
         let [start, end] = [range.start, range.end].map(Into::into);
@@ -40,7 +40,7 @@ impl<At: Into<usize>> Levels<At> {
         self.more[end] = self.more[end].wrapping_sub(bytes);
     }
 
-    /// These positions have so many bytes less.
+    /// Subtracts bytes at these positions.
     #[inline]
     pub fn free(&mut self, range: Range<At>, bytes: u64) {
         self.hold(range, bytes.wrapping_neg());

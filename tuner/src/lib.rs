@@ -1,12 +1,13 @@
-//! Decides: what stays on the device, what is swapped and what is recomputed, at which addresses, at which batch size and
+//! Planning: which tensors stay on the device, are swapped or are recomputed, at which addresses, at which batch size and
 //! learning rate.
 //!
-//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); `iteration` cuts the trace's tensors
-//! into values and the gaps between their uses; a policy of [`policies`] decides about them, with what `decide` says of the
-//! consequences, as a placement; `place` gives everything its address in the pool and makes the `schedule/1` with just the
-//! waits that validity needs; [`plimsoll_ir::check`] judges it before anybody sees it, and [`bound`] says how good it is.
+//! The stages of a plan: [`plan`](fn@plan) checks a [`request`]; `iteration` cuts the trace's tensors into values and the gaps
+//! between their uses; a policy of [`policies`] turns them into a placement, and `decide` computes the consequences of its
+//! decisions; `place` assigns addresses in the pool and builds the `schedule/1` with only the waits that validity needs;
+//! [`plimsoll_ir::check`] verifies it before it is returned, and [`bound`] limits how much faster a plan could be.
 //!
-//! Nothing here touches a device, reads a clock or an environment variable: what stops a search is handed in.
+//! This crate touches no device and reads no clock or environment variable: the caller passes in the conditions that stop a
+//! search.
 #![forbid(unsafe_code)]
 
 pub mod bound;

@@ -1,4 +1,4 @@
-//! Planning: a request is checked, what nothing fits is said at once, and a policy decides the rest.
+//! Planning: checks a request, reports impossible budgets at once, and leaves the rest to a policy.
 //!
 //! The same request gives the same plan, unless a deadline cut the search short.
 
@@ -29,7 +29,7 @@ fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanErr
     Ok(())
 }
 
-/// Why no plan of any kind can fit, if so.
+/// Returns the reason why no plan of any kind can fit, if so.
 fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
     let PlanRequest { budget, policy, allow, .. } = *request;
     let (op, floor) = trace.memory().floor()?;
@@ -54,8 +54,8 @@ fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
 ///
 /// # Errors
 ///
-/// [`PlanError`] for a trace or link that means nothing, and for faults of this crate; a budget that nothing fits is no
-/// error but [`Outcome::Infeasible`].
+/// [`PlanError`] for an invalid trace or link, and for bugs in this crate; a budget that nothing fits is no error but
+/// [`Outcome::Infeasible`].
 ///
 /// ```
 /// use plimsoll_ir::network::NetworkSpec;
@@ -81,21 +81,21 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
     Ok(plan_with_log(trace, request)?.0)
 }
 
-/// Plans as [`plan`] does, and tells how the plan was searched for.
+/// Plans as [`plan`] does, and also returns the log of the search.
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     plan_by(trace, request, policies::decide)
 }
 
-/// Plans with the actions of [`Policy::Dqn`](crate::Policy::Dqn), which the request must name, and as many evaluations, but
-/// by a search that learns nothing: to tell what learning is worth.
+/// Plans with the actions of [`Policy::Dqn`](crate::Policy::Dqn), which the request must name, and as many evaluations, but by a
+/// search that learns nothing: this measures the value of learning.
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn plan_by_control(
     trace: &Trace,
     request: &PlanRequest<'_>,

@@ -1,8 +1,8 @@
-//! A small seeded generator (SplitMix64) for searches: the same seed gives the same plan on every machine.
+//! Small seeded generator (SplitMix64) for searches: the same seed gives the same plan on every machine.
 
 use crate::numbers::real;
 
-/// The state.
+/// State of the generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -19,28 +19,28 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Passes over as many numbers as lie between two states of a generator.
+    /// Skips as many numbers as lie between two states of a generator.
     pub(crate) fn skip(&mut self, from: &Random, to: &Random) {
         self.0 = self.0.wrapping_add(to.0.wrapping_sub(from.0));
     }
 
-    /// A position below `count`, which is at least 1.
+    /// Returns a position below `count`, which is at least 1.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.next()) * count as u128) >> 64) as usize
     }
 
-    /// The same below a count of at most 256.
+    /// Returns a number below a count of at most 256.
     pub(crate) fn below_u8(&mut self, count: usize) -> u8 {
         u8::try_from(self.below(count)).expect("below a count of at most 256")
     }
 
-    /// A number from 1 to `most`, as likely in one octave as in another.
+    /// Returns a number from 1 to `most`, equally likely in each octave.
     pub(crate) fn few(&mut self, most: usize) -> usize {
         // Rounded down, and above 0.
         real(most).powf(self.unit()) as usize
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,32 +1,31 @@
-//! A segment tree: a number for each op or slot; all of a range may be added to, and a range asked for its largest, each in the
-//! logarithm of the numbers.
+//! Segment tree: a number for each op or slot, with addition to a range and the maximum of a range, each in logarithmic time.
 //!
-//! What it does not do: grow.
+//! This file deliberately does not grow the tree.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 use typed_index_collections::TiSlice;
 
-/// Stands for no number at all, so low that sums with it stay so.
+/// Value of an absent number, so low that sums with it stay so.
 const NOTHING: i64 = i64::MIN / 2;
 
-/// No number is lower at first.
+/// Lower limit of the initial numbers.
 const LEAST: i64 = i64::MIN / 4;
 
-/// For each position, an op or a slot: the bytes that it needs beyond a pool, below 0 where it leaves some.
+/// For each position, an op or a slot: the bytes that it needs beyond a pool, below 0 if it leaves some.
 #[derive(Clone)]
 pub(crate) struct RangeMax<At> {
-    /// By node, leaves from `count` on: the largest below it, with what was added to it and below, not with what was added
-    /// to all of a node above.
+    /// By node, leaves from `count` on: the largest below it, including additions to it and below, excluding additions to all of
+    /// a node above.
     largest: Vec<i64>,
-    /// By inner node: what was added to all below it at once.
+    /// By inner node: amount added to all below it at once.
     added: Vec<i64>,
     count: usize,
     at: PhantomData<At>,
 }
 
 impl<At: From<usize> + Into<usize>> RangeMax<At> {
-    /// By position: so many bytes, within a pool of so many.
+    /// By position: bytes needed beyond a pool.
     pub fn beyond(needs: &TiSlice<At, u64>, pool: u64) -> RangeMax<At> {
         let count = needs.len().next_power_of_two();
         let mut largest = vec![NOTHING; 2 * count];
@@ -40,22 +39,22 @@ impl<At: From<usize> + Into<usize>> RangeMax<At> {
         RangeMax { largest, added: vec![0; count], count, at: PhantomData }
     }
 
-    /// Whether any needs more than the pool.
+    /// Returns `true` if any position needs more than the pool.
     pub fn is_over(&self) -> bool {
         self.largest[1] > 0
     }
 
-    /// Whether any of a range does.
+    /// Returns `true` if any position of a range needs more than the pool.
     pub fn is_over_in(&self, range: Range<At>) -> bool {
         self.max(range) > 0
     }
 
-    /// Whether the pool has room for so many bytes more at all of a range.
+    /// Returns `true` if the pool has room for this many more bytes at all positions of a range.
     pub fn has_room(&self, range: Range<At>, bytes: u64) -> bool {
         self.max(range).saturating_add(signed(bytes)) <= 0
     }
 
-    /// The first of those that need most.
+    /// Returns the first of the positions that need most.
     pub fn argmax(&self) -> At {
         let mut node = 1;
         while node < self.count {
@@ -65,17 +64,17 @@ impl<At: From<usize> + Into<usize>> RangeMax<At> {
         At::from(node - self.count)
     }
 
-    /// All of a range need so many bytes more.
+    /// Adds bytes at all positions of a range.
     pub fn add(&mut self, range: Range<At>, bytes: u64) {
         self.add_below(1, 0..self.count, &positions(range), signed(bytes));
     }
 
-    /// All of a range need so many bytes less.
+    /// Subtracts bytes at all positions of a range.
     pub fn take(&mut self, range: Range<At>, bytes: u64) {
         self.add_below(1, 0..self.count, &positions(range), -signed(bytes));
     }
 
-    /// The largest of a range; very low for an empty one.
+    /// Returns the largest of a range; very low for an empty one.
     fn max(&self, range: Range<At>) -> i64 {
         self.max_below(1, 0..self.count, &positions(range))
     }
@@ -111,7 +110,7 @@ impl<At: From<usize> + Into<usize>> RangeMax<At> {
     }
 }
 
-/// A number of bytes, as one that may be below 0 beside others.
+/// Returns a number of bytes as a signed number.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,34 +1,34 @@
-//! The learning rate that goes with another batch size, and the warm-up that goes with it.
+//! Learning rate for a different batch size, with its warm-up.
 //!
-//! Every rule starts at a *base point*: a batch and a rate that the user knows to train well. With q = batch / base batch:
+//! Every rule starts at a *base point*: a batch and a rate that are known to train well. With q = batch / base batch:
 //!
-//! - **linear**: rate = base * q. One step replaces q small ones. Known to hold for moderate q with a warm-up, and to
-//!   break down for large q; below q = 1 it is the cautious choice.
+//! - **linear**: rate = base * q. One step replaces q small ones. Known to hold for moderate q with a warm-up, and to break down
+//!   for large q; below q = 1 it is the cautious choice.
 //! - **square root**: rate = base * sqrt(q). Keeps the variance of a step (Krizhevsky 2014, arXiv:1404.5997, section 5). Slower
-//!   growth, holds longer. For Adam, whose step does not grow with the gradient, it is what Malladi et al. 2022
+//!   growth, holds longer. For Adam, whose step does not grow with the gradient, it is the rule that Malladi et al. 2022
 //!   (arXiv:2205.10287) derive from the same stochastic differential equation; they scale betas and epsilon, too.
 //! - **AccUDNN eq. (9)**: rate = (1 - (1 - base c)^q) / c. Equal contraction per epoch (eq. 8 with mu = 1) where c is the
 //!   strong convexity of the objective. It grows like the linear rule at first (c -> 0 *is* the linear rule, to first
 //!   order in c) and never passes 1 / c. At q < 1 it is a little above the linear rule and below the base rate.
 //!
-//! The paper does not say how c is chosen, and a network's objective is not strongly convex: c is no property that one
-//! could measure here. What it does is set the ceiling 1 / c that no batch size passes. [`default_convexity`] therefore
-//! puts the ceiling at 32 base rates, the multiple up to which linear scaling with a warm-up is reported to hold for image
-//! classifiers; so up to q = 8 the rule stays within 11 % of linear and bends beyond.
+//! The paper does not say how c is chosen, and a network's objective is not strongly convex, so c cannot be measured here. Its
+//! effect is the ceiling 1 / c that no batch size passes. [`default_convexity`] therefore puts the ceiling at 32 base rates, the
+//! multiple up to which linear scaling with a warm-up is reported to hold for image classifiers; so up to q = 8 the rule stays
+//! within 11 % of linear and bends beyond.
 //!
-//! What this file deliberately does not do: look at gradients or losses, or promise a final accuracy.
+//! This file deliberately neither uses gradients or losses nor promises a final accuracy.
 
 use plimsoll_ir::config::{Config, LearningRate, LearningRateRule, is_rate};
 
-/// Why there is no learning rate.
+/// Reason why there is no learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum RateError {
     /// A batch of no samples.
     #[error("a batch has at least 1 sample; got {batch} with base batch {base_batch}")]
     EmptyBatch {
-        /// The batch that was asked for.
+        /// Requested batch.
         batch: u64,
-        /// The batch of the base point.
+        /// Batch of the base point.
         base_batch: u64,
     },
     /// The base rate is not above 0, or training cannot compute with it.
@@ -36,17 +36,17 @@ pub enum RateError {
         "the base learning rate is {rate:?}; it must be above 0, and f32 must hold it: from 1.2e-38 to 3.4e38"
     )]
     BaseRate {
-        /// What was given.
+        /// Given rate.
         rate: f64,
     },
-    /// Training cannot compute with the rate that follows.
+    /// Training cannot compute with the resulting rate.
     #[error(
         "the learning rate at batch {batch} is {rate:?}, which f32 does not hold; choose another base rate"
     )]
     Rate {
-        /// The batch that was asked for.
+        /// Requested batch.
         batch: u64,
-        /// What follows for it.
+        /// Resulting rate.
         rate: f64,
     },
     /// c is outside (0, 1 / base rate).
@@ -55,29 +55,29 @@ pub enum RateError {
          the linear rule"
     )]
     Convexity {
-        /// What was given.
+        /// Given convexity.
         convexity: f64,
         /// 1 / base rate.
         ceiling: f64,
     },
 }
 
-/// How many base rates eq. (9) tends to as the batch grows, with [`default_convexity`].
+/// Limit of eq. (9) as the batch grows, in base rates, with [`default_convexity`].
 pub const CEILING_IN_BASE_RATES: f64 = 32.0;
 
-/// Batches of this many base batches and more carry [`caution`]. Up to there eq. (9) is within 11 % of the linear rule;
+/// Multiple of the base batch from which batches carry [`caution`]. Up to there eq. (9) is within 11 % of the linear rule;
 /// AccUDNN §6.3 D itself shows one point, 0.22 at a batch of 592 from 0.1 at 256.
 pub const CAUTION_FROM: f64 = 8.0;
 
-/// Epochs of warm-up at most.
+/// Maximum epochs of warm-up.
 pub const WARMUP_EPOCHS: f64 = 5.0;
 
-/// The c that puts the ceiling of eq. (9) at [`CEILING_IN_BASE_RATES`] base rates. Valid for any valid base rate.
+/// Returns the c that puts the ceiling of eq. (9) at [`CEILING_IN_BASE_RATES`] base rates. Valid for any valid base rate.
 pub fn default_convexity(base_rate: f64) -> f64 {
     1.0 / (CEILING_IN_BASE_RATES * base_rate)
 }
 
-/// What to know of the rate at a batch that is far from the base point; none where it is near.
+/// Returns a warning about the rate at a batch that is far from the base point; `None` if it is near.
 pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
     let q = batch as f64 / rate.base_batch as f64;
     (q >= CAUTION_FROM).then(|| {
@@ -92,15 +92,15 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
     })
 }
 
-/// The learning rate of an update of all workers that a config was chosen for: with its samples.
+/// Returns the learning rate of an update of all workers that a config was chosen for, with its samples.
 pub fn rate_of_update(config: &Config) -> Result<(f64, u64), RateError> {
     let LearningRate { rate, rule, base_batch, base_rate, .. } = config.learning_rate;
     let Some(cluster) = config.cluster else { return Ok((rate, config.batch)) };
     Ok((learning_rate(rule, base_batch, base_rate, cluster.global_batch)?, cluster.global_batch))
 }
 
-/// The learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive and finite, also in f32. At
-/// `batch == base_batch` every rule gives the base rate.
+/// Returns the learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive and finite, also in
+/// f32. At `batch == base_batch` every rule gives the base rate.
 pub fn learning_rate(
     rule: LearningRateRule,
     base_batch: u64,
@@ -117,7 +117,7 @@ pub fn learning_rate(
     if is_rate(rate) { Ok(rate) } else { Err(RateError::Rate { batch, rate }) }
 }
 
-/// The rate before it is known whether training can compute with it.
+/// Returns the rate before the check that training can compute with it.
 fn follows(
     rule: LearningRateRule,
     (base_batch, base_rate): (u64, f64),
@@ -137,14 +137,14 @@ fn follows(
             if !(c > 0.0 && base_rate * c < 1.0) {
                 return Err(RateError::Convexity { convexity: c, ceiling: 1.0 / base_rate });
             }
-            // Written so that nothing cancels at small c; smaller still, the linear rule is the same number.
+            // Written so that nothing cancels at small c; if it is even smaller, the linear rule is the same number.
             let small = base_rate * c * q.max(1.0) < 1e-15;
             Ok(if small { base_rate * q } else { -(q * (-base_rate * c).ln_1p()).exp_m1() / c })
         }
     }
 }
 
-/// How many iterations the rate should rise linearly before it is the full one: none where the batch is not larger than
+/// Returns the number of iterations in which the rate should rise linearly to its full value: 0 if the batch is not larger than
 /// the base batch, else log2(q) epochs, at most [`WARMUP_EPOCHS`] and at most a tenth of the training.
 pub fn warmup_iterations(base_batch: u64, batch: u64, iterations_per_epoch: u64, epochs: u64) -> u64 {
     if base_batch == 0 || batch <= base_batch {

@@ -1,30 +1,28 @@
-//! The search for the batch size: the shortest epoch over all batch sizes that can be trained.
+//! Search for the batch size: the shortest epoch over all batch sizes that can be trained.
 //!
-//! The epoch takes dataset / k x (makespan(k) + Δ(k)) (AccUDNN eq. (3), one epoch of it), with several workers as
-//! [`Sharing`] says. The makespan holds the stalls, so the objective is not monotone in k: a larger batch uses the machine
-//! better until its transfers stall it. [`search`] therefore plans at batch sizes spread over the whole range and then closer
-//! and closer around the best few, and gives the whole curve.
+//! The epoch takes dataset / k x (makespan(k) + Δ(k)) (AccUDNN eq. (3), one epoch of it), with several workers as in [`Sharing`].
+//! The makespan includes the stalls, so the objective is not monotone in k: a larger batch uses the machine better until its
+//! transfers stall it. [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around
+//! the best few, and returns the whole curve.
 //!
-//! A plan of its own takes a batch size some ten times as long as one that is made from the plan of its neighbour
-//! ([`crate::PlanRequest::from`]), which is slower by little. So most batch sizes are carried from the nearest, which tells
-//! where the short epochs are, and plans of their own are made where that could change the choice ([`Search::settle`]).
+//! An independent plan of a batch size takes some ten times as long as one that is adapted from its neighbour's plan
+//! ([`crate::PlanRequest::from`]), which is only a little slower. So most batch sizes are carried from the nearest, which shows
+//! where the short epochs are, and independent plans are made if they could change the choice ([`Search::settle`]).
 //!
-//! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may
-//! promise 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is
-//! taken that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes
-//! the shortest.
+//! The shortest epoch alone is the wrong goal if differences are noise: a batch that swaps 20 GiB in each iteration may promise
+//! 0.1 % over one that swaps nothing. So among the batch sizes whose epoch is within a share of the shortest, the choice is the
+//! one that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes the
+//! shortest.
 //!
-//! Where what samples are worth depends on the size of an update ([`crate::goodput`]), epochs count by that: by the time that
-//! the same progress takes.
+//! If the value of samples depends on the size of an update ([`crate::goodput`]), epochs count by the time of equal progress.
 //!
-//! The quotient is a real number, as in the paper, although a last batch that is not full is
-//! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws
-//! the most samples away would win.
+//! The quotient is a real number, as in the paper, although a last batch that is not full is dropped and an epoch really runs
+//! floor(dataset / k) iterations: with the floor in the objective, the batch that throws the most samples away would win.
 //!
-//! [`accudnn_batch`] is the search of AccUDNN itself (Algorithm 2), and [`largest`] finds the largest batch with a
-//! property that smaller batches share: that it can be trained, that everything is kept.
+//! [`accudnn_batch`] is the search of AccUDNN itself (Algorithm 2), and [`largest`] finds the largest batch with a property that
+//! smaller batches share: that it can be trained, that everything is kept.
 //!
-//! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
+//! This file deliberately neither builds traces, nor plans, nor runs anything. The caller passes in closures.
 
 use crate::iteration::earlier::Earlier;
 use crate::request::PlanError;
@@ -36,72 +34,71 @@ use plimsoll_ir::{Bytes, Seconds};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// What is searched, and how far.
+/// Range and limits of the search.
 #[derive(Clone, Copy)]
 pub struct SearchRequest<'a> {
     /// Samples in an epoch, at least 1.
     pub dataset: u64,
-    /// The smallest batch to consider, at least 1: below it the user's recipe is another one.
+    /// Smallest batch to consider, at least 1; a smaller one would change the user's recipe.
     pub least: u64,
-    /// The largest batch to consider, such as the largest trainable one; never more than the dataset has samples.
+    /// Largest batch to consider, such as the largest trainable one; never more than the dataset has samples.
     pub most: u64,
-    /// The largest batch that keeps everything on the device; none where not even one sample does. Considered where it
-    /// is at least `least`.
+    /// Largest batch that keeps everything on the device; `None` if not even one sample does. Considered if it is at least
+    /// `least`.
     pub keeps_all: Option<u64>,
-    /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference
-    /// counts.
+    /// Epochs that are longer than the shortest by at most this share count as equal to it; 0 if every difference counts.
     pub within: f64,
-    /// Batch sizes that are planned at most.
+    /// Maximum number of batch sizes planned.
     pub evaluations: usize,
-    /// True ends the search with what it has: a deadline, or the user's Ctrl-C.
+    /// Returns `true` to end the search with its present result: a deadline, or the user's Ctrl-C.
     pub stop: &'a dyn Fn() -> bool,
 }
 
-/// A plan at one batch size, as the caller's planner gives it.
+/// Plan at one batch size, as returned by the caller's planner.
 #[derive(Clone)]
 pub struct Planned {
-    /// The trace, with seconds.
+    /// Trace, with seconds.
     pub trace: Trace,
-    /// Its schedule.
+    /// Schedule of the plan.
     pub schedule: Schedule,
-    /// Its makespan by `simulate`.
+    /// Makespan by `simulate`.
     pub makespan: Seconds,
-    /// How it was searched for.
+    /// Log of the planner's search.
     pub log: SearchLog,
-    /// How workers share an update of such iterations.
+    /// Division of an update of such iterations among workers.
     pub sharing: Sharing,
-    /// Made from the plan of another batch size: a plan of its own may be faster.
+    /// `true` if adapted from the plan of a different batch size: an independent plan may be faster.
     pub carried: bool,
 }
 
-/// Makes the plan of a batch size; none where no plan fits. Where the plan of a nearby batch size is given, one that is made
-/// from it will do; else a plan of its own is asked for, which is not [`Planned::carried`].
+/// Returns the plan of a batch size; `None` if no plan fits. If the plan of a nearby batch size is given, a plan adapted from it
+/// suffices; else the plan must be independent, that is not [`Planned::carried`].
 pub type PlanAt<'a, E> = dyn FnMut(u64, Option<&Planned>) -> Result<Option<Planned>, E> + 'a;
 
 impl Planned {
-    /// What plans of other batch sizes can be made from.
+    /// Returns the decisions from which plans of other batch sizes can be made.
     ///
     /// # Errors
     ///
-    /// Those of [`Earlier::new`].
+    /// Errors of [`Earlier::new`].
     pub fn earlier(&self) -> Result<Earlier, PlanError> {
         Earlier::new(&self.trace, &self.schedule)
     }
 }
 
-/// How workers share the iterations of an update, what their exchange adds to it (Δ of AccUDNN eq. (3)), and what its samples
-/// are worth.
+/// Division of an update's iterations among workers, the cost of their exchange (Δ of AccUDNN eq. (3)), and the value of its
+/// samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharing {
     /// Iterations of all workers together, at least 1.
     pub iterations: u64,
-    /// Those of the worker that has the most.
+    /// Iterations of the worker that has the most.
     pub passes: u64,
-    /// What is counted too often where each of the passes counts as an iteration: an update changes parameters once.
+    /// Seconds counted too often if each of the passes counts as an iteration: an update changes parameters once.
     pub repeated: Seconds,
-    /// What an update takes beside its passes.
+    /// Seconds of an update in addition to its passes.
     pub exchange: Seconds,
-    /// What a sample of such an update is worth ([`crate::goodput::efficiency`]); 1 where that is not asked about.
+    /// Value of a sample of such an update ([`crate::goodput::efficiency`]); 1 if that is not considered.
     pub efficiency: f64,
 }
 
@@ -115,109 +112,109 @@ impl Sharing {
         efficiency: 1.0,
     };
 
-    /// What an update takes where an iteration, with what passes before the next, takes so long.
+    /// Returns the seconds of an update, given those of an iteration with the time until the next.
     pub fn update(&self, iteration: Seconds) -> Seconds {
         iteration * self.passes as f64 - self.repeated + self.exchange
     }
 
-    /// One pass over so many samples.
+    /// Returns the seconds of one pass over this many samples.
     pub fn epoch(&self, samples: u64, batch: u64, iteration: Seconds) -> Seconds {
         self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
     }
 
-    /// Samples a second of all workers.
+    /// Returns the samples per second of all workers.
     pub fn samples_per_second(&self, batch: u64, iteration: Seconds) -> f64 {
         self.iterations as f64 * batch as f64 / self.update(iteration).0
     }
 
-    /// The same by what samples are worth.
+    /// Returns the samples per second, weighted by their value.
     pub fn goodput(&self, batch: u64, iteration: Seconds) -> f64 {
         self.samples_per_second(batch, iteration) * self.efficiency
     }
 }
 
-/// One point of the curve.
+/// Point of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Samples in an iteration.
     pub batch: u64,
-    /// One iteration, stalls included.
+    /// Seconds of an iteration, stalls included.
     pub iteration: Seconds,
-    /// Between two iterations, such as for input; 0 until it is measured.
+    /// Seconds between two iterations, such as for input; 0 until it is measured.
     pub between: Seconds,
-    /// How workers share an update.
+    /// Division of an update among workers.
     pub sharing: Sharing,
-    /// One pass over the data: [`Sharing::epoch`].
+    /// Seconds of one pass over the data: [`Sharing::epoch`].
     pub epoch: Seconds,
     /// Resident bytes and pool.
     pub peak: Bytes,
-    /// What becomes of the feature maps in an iteration.
+    /// Swapped and recomputed activations of an iteration.
     pub moved: Moved,
 }
 
 impl Candidate {
-    /// What as much progress takes as one pass over the data makes with updates whose samples are worth 1.
+    /// Returns the seconds in which training makes the progress of one pass over the data with samples of value 1.
     pub fn progress(&self) -> Seconds {
         self.epoch * (1.0 / self.sharing.efficiency)
     }
 
-    /// Whether nothing is swapped and nothing recomputed.
+    /// Returns `true` if nothing is swapped and nothing recomputed.
     pub fn keeps_everything(&self) -> bool {
         self.moved.offloaded == Bytes::ZERO && self.moved.recomputed_ops == 0
     }
 }
 
-/// What a search found: at least one plan.
+/// Result of a search: at least one plan.
 pub struct Search<'a> {
     request: SearchRequest<'a>,
-    /// Every batch size that was tried; none where it has no plan.
+    /// Every batch size that was tried; `None` if it has no plan.
     tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
-    /// Whether `stop` or the number of evaluations ended the search before it was done.
+    /// `true` if `stop` or the number of evaluations ended the search before it was done.
     pub cut_short: bool,
 }
 
-/// The batch size to take.
+/// Chosen batch size.
 pub struct Choice {
     /// Its point of the curve.
     pub candidate: Candidate,
-    /// Its plan.
+    /// Plan at that batch size.
     pub plan: Planned,
-    /// Why that one.
+    /// Reason for the choice.
     pub reason: Reason,
 }
 
-/// Why a candidate was chosen.
+/// Reason why a candidate was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// It has the shortest epoch; `gain` is the share of the epoch that it saves over the largest batch that keeps
-    /// everything, none where no batch does.
+    /// It has the shortest epoch; `gain` is the share of the epoch that it saves over the largest batch that keeps everything,
+    /// `None` if no batch does.
     Shortest {
         /// 1 - epoch / epoch of the batch that keeps everything.
         gain: Option<f64>,
     },
-    /// Another batch promises a shorter epoch, but by no more than the model may be wrong: swapping for that is a gamble,
-    /// so everything is kept.
+    /// A different batch promises a shorter epoch, but by no more than the model's error: swapping for that is a gamble, so
+    /// everything is kept.
     WithinError {
-        /// The batch that promises more.
+        /// Batch that promises more.
         batch: u64,
-        /// The share of the epoch that it promises to save.
+        /// Share of the epoch that it promises to save.
         gain: f64,
-        /// The relative error that the gain does not pass.
+        /// Relative error that the gain does not exceed.
         error: f64,
     },
-    /// Another batch has a shorter epoch, by no more than the share that counts as equal; this one swaps and recomputes for
-    /// fewer seconds, or as long with a smaller batch.
+    /// A different batch has a shorter epoch, by no more than the share that counts as equal; the chosen one swaps and recomputes
+    /// for fewer seconds, or as long with a smaller batch.
     Near {
-        /// The batch with the shorter epoch.
+        /// Batch with the shorter epoch.
         batch: u64,
-        /// The share of the epoch that it saves.
+        /// Share of the epoch that it saves.
         saves: f64,
-        /// The seconds of an iteration in which it swaps or recomputes.
+        /// Seconds of an iteration in which it swaps or recomputes.
         extra: Seconds,
     },
 }
 
-/// Why a search gave nothing.
+/// Reason why a search found nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError<E> {
     /// There is nothing to search.
@@ -228,11 +225,11 @@ pub enum SearchError<E> {
     Empty {
         /// Samples in an epoch.
         dataset: u64,
-        /// The smallest batch.
+        /// Smallest batch.
         least: u64,
-        /// The largest batch.
+        /// Largest batch.
         most: u64,
-        /// Plans allowed.
+        /// Maximum number of plans.
         evaluations: usize,
     },
     /// No batch size has a plan within the budget.
@@ -240,10 +237,10 @@ pub enum SearchError<E> {
         "no plan fits at any of the {tried} batch sizes that were tried; raise the budget, or lower the largest batch"
     )]
     NoPlan {
-        /// How many were tried.
+        /// Number of batch sizes tried.
         tried: usize,
     },
-    /// It was stopped before the first plan was there.
+    /// The search was stopped before the first plan.
     #[error("stopped before the first plan was made")]
     Stopped,
     /// The caller's planner failed.
@@ -254,20 +251,20 @@ pub enum SearchError<E> {
 /// Points that the first pass spreads evenly over the range.
 const SPREAD: u64 = 12;
 
-/// How many of the best points the refinement looks around.
+/// Number of best points around which the search refines.
 const BEST: usize = 3;
 
-/// A plan is carried from a batch size up to this many times as large, or as small.
+/// Maximum ratio of batch sizes between which a plan is carried.
 const NEAR: f64 = 1.25;
 
-/// A plan of its own is taken to be faster by at most this share than one that is carried.
+/// Maximum relative advantage of an independent plan over a carried one.
 const CARRIED: f64 = 0.01;
 
-/// The relative error of the model at a batch size.
+/// Relative error of the model at a batch size.
 pub type ErrorAt<'a> = dyn Fn(u64) -> f64 + 'a;
 
-/// Finds the batch size with the shortest epoch. The order of evaluation, and so the result of a search that is cut short by
-/// its number of evaluations, is the same for the same input.
+/// Finds the batch size with the shortest epoch. The order of evaluation, and so the result of a search that is cut short by its
+/// number of evaluations, is the same for the same input.
 pub fn search<'a, E>(
     request: SearchRequest<'a>,
     error_at: &ErrorAt<'_>,
@@ -292,7 +289,7 @@ pub fn search<'a, E>(
     }
 }
 
-/// The same for these batch sizes alone, such as those that divide a batch which is to be kept.
+/// Searches these batch sizes only, such as those that divide a fixed batch.
 pub fn search_among<'a, E>(
     request: SearchRequest<'a>,
     batches: &[u64],
@@ -307,7 +304,7 @@ pub fn search_among<'a, E>(
     found.finish()
 }
 
-/// The first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
+/// Returns the first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
 fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
     let keeps_all = keeps_all.map(|k| k.min(most));
     let mut order: Vec<u64> = keeps_all.into_iter().chain([most]).collect();
@@ -322,18 +319,18 @@ fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
     order
 }
 
-/// Faster progress first; of equal ones less swapped and recomputed, then the smaller batch.
+/// Orders by progress, fastest first; then by swapping and recomputing, least first; then by batch, smallest first.
 fn shorter(a: &Candidate, b: &Candidate) -> Ordering {
     a.progress().0.total_cmp(&b.progress().0).then(more_frugal(a, b))
 }
 
-/// Less swapped and recomputed first, then the smaller batch.
+/// Orders by swapping and recomputing, least first; then by batch, smallest first.
 fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
     a.moved.seconds().0.total_cmp(&b.moved.seconds().0).then(a.batch.cmp(&b.batch))
 }
 
-/// Of candidates whose progress takes no longer than a limit the one that swaps and recomputes for the fewest seconds, then the
-/// smallest batch; none where all take longer.
+/// Returns, of candidates whose progress takes no longer than a limit, the one that swaps and recomputes for the fewest seconds,
+/// then the smallest batch; `None` if all take longer.
 pub fn frugal<'c>(
     candidates: impl Iterator<Item = &'c Candidate>,
     longest: Seconds,
@@ -357,8 +354,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The plan of the next larger batch, which gives up more than this one needs to; where there is none, of the next smaller
-    /// one. None where both are far.
+    /// Returns the plan of the next larger batch, which gives up more than this one needs to; if there is none, of the next
+    /// smaller one. `None` if both are far.
     fn near(&self, batch: u64) -> Option<&Planned> {
         let above = self.tried.range(batch + 1..).find_map(|(_, point)| point.as_ref());
         let below = self.tried.range(..batch).rev().find_map(|(_, point)| point.as_ref());
@@ -367,12 +364,12 @@ impl<'a> Search<'a> {
         both.find(|(candidate, _)| ratio(candidate.batch) <= NEAR).map(|(_, plan)| plan)
     }
 
-    /// Makes plans of their own for the choice, and for each batch size with a carried plan that could change it, where epochs
-    /// within a share of the shortest count as equal. Says whether there was one.
+    /// Makes independent plans for the choice, and for each batch size with a carried plan that could change it, if epochs within
+    /// a share of the shortest count as equal. Returns `true` if there was one.
     ///
     /// # Errors
     ///
-    /// Those of `plan_at`.
+    /// Errors of `plan_at`.
     pub fn settle<E>(
         &mut self,
         within: f64,
@@ -391,14 +388,14 @@ impl<'a> Search<'a> {
             if let Some(own) = own.filter(|(candidate, _)| candidate.iteration <= point.0.iteration) {
                 *point = own;
             }
-            // What takes no longer than a plan of its own stands for one.
+            // A plan that takes no longer than an independent one counts as independent.
             point.1.carried = false;
         }
         Ok(any)
     }
 
-    /// The choice, where its plan is carried; else the smallest batch size that would make the choice another one if a plan of
-    /// its own were as fast as it may be.
+    /// Returns the choice, if its plan is carried; else the smallest batch size that would change the choice if its independent
+    /// plan were as fast as possible.
     fn unsettled(&self, within: f64, error_at: &ErrorAt<'_>) -> Option<u64> {
         let mut curve: Vec<Candidate> = self.curve().copied().collect();
         let chosen = self.decide(&curve, within, error_at)?.0.batch;
@@ -412,7 +409,7 @@ impl<'a> Search<'a> {
                 excess = excess.max(candidate.iteration / fastest - 1.0);
                 continue;
             }
-            // A larger batch waits and recomputes for no smaller share of its time.
+            // A larger batch waits and recomputes for at least the same share of its time.
             let own = (candidate.iteration * (1.0 - CARRIED)).max(fastest * (1.0 + excess));
             curve[at].epoch = candidate.sharing.epoch(self.request.dataset, candidate.batch, own);
             if self.decide(&curve, within, error_at)?.0.batch != chosen {
@@ -423,7 +420,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The middle of the widest gap beside one of the best few, the best one's gaps first; none where every gap beside
+    /// Returns the middle of the widest gap next to one of the best few, the best one's gaps first; `None` if every gap next to
     /// them is closed, or nothing more may be planned.
     fn beside_the_best(&self) -> Option<u64> {
         self.ranked().iter().take(BEST).find_map(|candidate| {
@@ -435,20 +432,20 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The middle of the gap below what would be chosen now; none where it is closed, or nothing more may be planned.
+    /// Returns the middle of the gap below the present choice; `None` if it is closed, or nothing more may be planned.
     fn below_the_choice(&self) -> Option<u64> {
         let shortest = self.curve().min_by(|a, b| shorter(a, b))?;
         let chosen = frugal(self.curve(), shortest.progress() * (1.0 + self.request.within))?.batch;
         self.middle(self.below(chosen), chosen)
     }
 
-    /// The next smaller batch that was tried; where there is none, the one below the least.
+    /// Returns the next smaller batch that was tried; if there is none, the one below the smallest.
     fn below(&self, batch: u64) -> u64 {
         self.tried.range(..batch).next_back().map_or(self.request.least - 1, |(b, _)| *b)
     }
 
-    /// The middle of a gap; none where it is closed. Batches that are as near to each other as epochs that count as equal
-    /// leave none between them.
+    /// Returns the middle of a gap; `None` if it is closed. Batches that are as near to each other as epochs that count as equal
+    /// have none between them.
     fn middle(&self, low: u64, high: u64) -> Option<u64> {
         let middle = low + (high - low) / 2;
         let closed = (high - low) as f64 <= self.request.within * high as f64;
@@ -463,35 +460,35 @@ impl<'a> Search<'a> {
         Err(if self.cut_short && tried == 0 { SearchError::Stopped } else { SearchError::NoPlan { tried } })
     }
 
-    /// Every batch size that was planned and fits, by batch size.
+    /// Returns every batch size that was planned and fits, by batch size.
     pub fn curve(&self) -> impl Iterator<Item = &Candidate> + Clone {
         self.tried.values().flatten().map(|(candidate, _)| candidate)
     }
 
-    /// Their plans.
+    /// Returns their plans.
     pub fn plans(&self) -> impl Iterator<Item = &Planned> {
         self.tried.values().flatten().map(|(_, plan)| plan)
     }
 
-    /// Batch sizes that were tried and have no plan, ascending.
+    /// Returns the batch sizes that were tried and have no plan, ascending.
     pub fn no_plan(&self) -> Vec<u64> {
         self.tried.iter().filter(|(_, point)| point.is_none()).map(|(batch, _)| *batch).collect()
     }
 
-    /// Every batch size that was planned and fits, the shortest epoch first.
+    /// Returns every batch size that was planned and fits, the shortest epoch first.
     pub fn ranked(&self) -> Vec<Candidate> {
         let mut ranked: Vec<Candidate> = self.curve().copied().collect();
         ranked.sort_by(shorter);
         ranked
     }
 
-    /// The one with the shortest epoch.
+    /// Returns the candidate with the shortest epoch.
     pub fn shortest(&self) -> &Candidate {
         self.curve().min_by(|a, b| shorter(a, b)).expect("a search that found nothing is an error")
     }
 
-    /// The one to take, where epochs within a share of the shortest count as equal. What promises less over the largest batch
-    /// that keeps everything than the model may be wrong is no gain.
+    /// Returns the choice, if epochs within a share of the shortest count as equal. A gain over the largest batch that keeps
+    /// everything does not count if it is below the model's error.
     pub fn choose(&self, within: f64, error_at: &ErrorAt<'_>) -> Choice {
         let curve: Vec<Candidate> = self.curve().copied().collect();
         let (chosen, reason) =
@@ -500,7 +497,7 @@ impl<'a> Search<'a> {
         Choice { candidate: *candidate, plan: plan.clone(), reason }
     }
 
-    /// The one to take of a curve, and why; none of an empty one.
+    /// Returns the chosen candidate of a curve, with the reason; `None` for an empty one.
     fn decide<'c>(
         &self,
         curve: &'c [Candidate],
@@ -537,7 +534,7 @@ impl<'a> Search<'a> {
 }
 
 impl SearchRequest<'_> {
-    /// A point of the curve, from its plan.
+    /// Returns a point of the curve, from its plan.
     pub fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
         let moved = moved(&plan.trace, &plan.schedule);
         Candidate {
@@ -552,31 +549,31 @@ impl SearchRequest<'_> {
     }
 }
 
-/// What a schedule does with the feature maps of its trace.
+/// Activations of a trace that a schedule swaps and recomputes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
-    /// The most bytes of feature maps that are on the device at once.
+    /// Most bytes of activations that are on the device at once.
     pub at_peak: Bytes,
     /// Bytes that are copied to the host in one iteration.
     pub offloaded: Bytes,
-    /// Seconds in which the link copies, whether compute waits for it or not.
+    /// Seconds in which the link copies, including those for which compute does not wait.
     pub swapping: Seconds,
-    /// Ops that are recomputed.
+    /// Number of ops that are recomputed.
     pub recomputed_ops: u64,
-    /// Bytes of the tensors that they write.
+    /// Bytes of their outputs.
     pub recomputed: Bytes,
-    /// Seconds that this takes.
+    /// Seconds of recomputing.
     pub recomputing: Seconds,
 }
 
 impl Moved {
-    /// Seconds of swapping and of recomputing.
+    /// Returns the seconds of swapping and of recomputing.
     pub fn seconds(&self) -> Seconds {
         self.swapping + self.recomputing
     }
 }
 
-/// What a schedule that passed [`plimsoll_ir::check`] swaps, recomputes and has on the device at its peak.
+/// Returns the bytes that a schedule which passed [`plimsoll_ir::check`] swaps, recomputes and has on the device at its peak.
 pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
     let timeline = simulate(trace, schedule);
     let totals = timeline.totals(trace, schedule);
@@ -591,8 +588,8 @@ pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
     }
 }
 
-/// The largest k in 1..=limit with a property that every smaller k has too; none where 1 has it not. Asks about
-/// 2 log2(k) times: k doubles until it has the property no longer, then the gap is halved.
+/// Returns the largest k in 1..=limit with a property that every smaller k has too; `None` if 1 does not have it. Calls `has`
+/// about 2 log2(k) times: k doubles until it lacks the property, then the gap is halved.
 pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
     if limit == 0 || !has(1)? {
         return Ok(None);
@@ -619,14 +616,14 @@ pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Re
     Ok(Some(good))
 }
 
-/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan
-/// that meets both constraints, (4) and (6): eq. (6) holds for every layer after what violates it was pinned in the memory
-/// that the smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and what is pinned has addresses within
-/// the budget, which the paper takes for granted. Gives the batch and its plan; none where there is none, or once `stop` says
-/// so.
+/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan that
+/// meets both constraints, (4) and (6): eq. (6) holds for every layer after pinning those that violate it in the memory that the
+/// smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and the pinned activations have addresses within the
+/// budget, which the paper takes for granted. Returns the batch and its plan; `None` if there is none, or once `stop` returns
+/// `true`.
 ///
-/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could pass by the batch at which the paper's
-/// loop ends.
+/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could skip the batch at which the paper's loop
+/// ends.
 pub fn accudnn_batch<T, E>(
     least: u64,
     most: u64,
@@ -641,12 +638,12 @@ pub fn accudnn_batch<T, E>(
     Ok(None)
 }
 
-/// What comes of running the choice for a few iterations.
+/// Result of running the choice for a few iterations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// Measurement and prediction agree within the error; what was measured is what is reported.
+    /// Measurement and prediction agree within the error; the measurement is reported.
     Accept,
-    /// They do not: fit the model again with the new samples, and search again.
+    /// They do not agree: fit the model again with the new samples, and search again.
     Refit {
         /// measured / predicted iteration - 1.
         iteration_off: f64,
@@ -658,16 +655,16 @@ pub enum Verdict {
 /// Iteration time and peak memory, predicted or measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observed {
-    /// One iteration.
+    /// Seconds of an iteration.
     pub iteration: Seconds,
     /// Resident bytes and pool.
     pub peak: Bytes,
-    /// The relative error that goes with the time: of the model on held-out samples, or the spread of the measurement.
+    /// Relative error of the time: of the model on held-out samples, or the spread of the measurement.
     pub relative_error: f64,
 }
 
-/// Whether a measured choice confirms its prediction: the times differ by no more than the prediction's relative error,
-/// and the peak, which is computed and not fitted, is no larger than predicted. A measurement that is no number refits.
+/// Compares a measured choice with its prediction. They agree if the times differ by at most the prediction's relative error, and
+/// the peak, which is computed and not fitted, is no larger than predicted. A measurement that is not a number requires a refit.
 pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
     let iteration_off = measured.iteration / predicted.iteration - 1.0;
     let peak_off = measured.peak.to_f64() / predicted.peak.to_f64() - 1.0;

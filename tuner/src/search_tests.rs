@@ -1,4 +1,4 @@
-//! The search on made-up machines whose best batch is known, and its limits and errors.
+//! Tests of the search on synthetic machines whose best batch is known, and of its limits and errors.
 
 use super::*;
 use plimsoll_ir::schedule::{Command, Link, ScheduleKind};
@@ -8,7 +8,7 @@ use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
 use proptest::prelude::*;
 use std::convert::Infallible;
 
-/// A plan with the given makespan that offloads its one activation or keeps it.
+/// Returns a plan with the given makespan that offloads its one activation or keeps it.
 fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
     let tensor = Tensor { name: "x".into(), bytes: Bytes(100 * batch), kind: TensorKind::Activation };
     let op = Op {
@@ -43,7 +43,7 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
     Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE, carried: false }
 }
 
-/// What a test does not say of a search.
+/// Default request of the tests.
 const REQUEST: SearchRequest<'static> = SearchRequest {
     dataset: 10,
     least: 1,
@@ -59,7 +59,7 @@ struct Case {
     least: u64,
     most: u64,
     keeps_all: Option<u64>,
-    /// Between two iterations: Δ.
+    /// Seconds between two iterations: Δ.
     exchange: f64,
     error: f64,
     evaluations: usize,
@@ -77,7 +77,7 @@ const CASE: Case = Case {
     within: 0.0,
 };
 
-/// Searches over `seconds`, which gives none where there is no plan; everything beyond `keeps_all` swaps.
+/// Searches over `seconds`, which returns `None` if there is no plan; everything beyond `keeps_all` swaps.
 fn run(
     case: &Case,
     seconds: impl Fn(u64) -> Option<f64>,
@@ -102,7 +102,7 @@ fn run(
 
 #[test]
 fn a_stalling_machine_has_its_best_batch_where_the_stalls_begin() {
-    // Overhead 1 s an iteration, 0.01 s a sample; beyond 237 every further sample stalls for 0.05 s.
+    // Overhead 1 s per iteration, 0.01 s per sample; beyond 237 every further sample stalls for 0.05 s.
     let seconds = |k: u64| Some(1.0 + 0.01 * k as f64 + 0.05 * k.saturating_sub(237) as f64);
     let (found, Choice { candidate, plan, .. }) = run(&CASE, seconds).expect("found");
     assert_eq!(candidate.batch, 237);
@@ -142,7 +142,7 @@ fn of_epochs_that_count_as_equal_the_least_work_and_then_the_smallest_batch_is_t
     assert!(choice.candidate.keeps_everything());
     let Reason::Near { batch: 400, saves, extra } = choice.reason else { panic!("{:?}", choice.reason) };
     assert!((0.0..=0.01).contains(&saves) && extra > Seconds::ZERO);
-    // Where every difference counts, and where a smaller one does not reach, the shortest is taken.
+    // If every difference counts, or the allowed share is too small, the shortest is taken.
     assert_eq!(found.choose(0.0, &|_| 0.0).candidate.batch, 400);
     let steep = |k: u64| Some(1.0 + k as f64 / if k > 100 { 1.2 } else { 1.0 });
     assert!(!run(&case, steep).expect("found").1.candidate.keeps_everything());
@@ -243,7 +243,7 @@ fn the_papers_loop_stops_at_the_first_batch_that_does_not_stall() {
     assert_eq!(of(1, 100, 0), Ok(None));
     assert_eq!(of(0, 0, 9), Ok(None));
     assert_eq!(of(0, 3, 9), Ok(Some((3, ()))));
-    // Smaller batches than the least are not asked.
+    // Batches below the minimum are not tried.
     assert_eq!((of(8, 10, 7), of(8, 10, 8)), (Ok(None), Ok(Some((8, ())))));
 }
 
@@ -281,7 +281,7 @@ fn confirmation_keeps_to_the_stated_error_and_allows_no_larger_peak() {
 }
 
 proptest! {
-    /// Binary search agrees with looking at every k, and asks seldom.
+    /// Binary search agrees with a scan of every k, and makes few calls.
     #[test]
     fn the_largest_is_the_last_that_has_it(limit in 0u64..5000, edge in 0u64..6000) {
         let mut asked = 0u32;
@@ -304,7 +304,7 @@ proptest! {
 
 #[test]
 fn nothing_below_the_least_batch_is_considered() {
-    // The smaller the batch the shorter the epoch, so only the bound holds the search up.
+    // The smaller the batch the shorter the epoch, so only the bound stops the search.
     let case = Case { least: 150, ..CASE };
     let (found, choice) = run(&case, |k| Some((k * k) as f64)).expect("there are plans");
     assert_eq!(choice.candidate.batch, 150);
@@ -312,7 +312,7 @@ fn nothing_below_the_least_batch_is_considered() {
     assert_eq!(choice.reason, Reason::Shortest { gain: None });
 }
 
-/// The seconds of a plan of its own, and what a carried one takes beyond that, as a share.
+/// Seconds of an independent plan, and the additional share of a carried one.
 struct Machine {
     compute: fn(u64) -> f64,
     excess: fn(u64) -> f64,
@@ -330,7 +330,7 @@ impl Machine {
 
 #[test]
 fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
-    // Beyond 150 a larger batch stalls more; carried plans are slower by up to 1 %, each by another share.
+    // Beyond 150 a larger batch stalls more; carried plans are slower by up to 1 %, each by a different share.
     let machine = Machine {
         compute: |k| 1.0 + 0.01 * k as f64,
         excess: |k| 2e-4 * k.saturating_sub(150) as f64,
@@ -357,7 +357,7 @@ fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
         let alone = alone.expect("found").choose(within, &|_| 0.0).candidate;
         assert_eq!(candidate, alone, "within {within}");
         assert!(near.len() > 15 && own.len() * 2 < near.len(), "{within}: {own:?} and {near:?}");
-        // A larger batch's plan where it is near, and none from far away.
+        // The plan of a larger batch if it is near, and none from far away.
         assert!(near.iter().all(|(k, from)| from.max(k) * 4 <= from.min(k) * 5), "{near:?}");
         assert!(near.iter().filter(|(k, from)| from > k).count() * 2 > near.len());
     }
@@ -376,7 +376,7 @@ fn a_carried_plan_stays_where_a_plan_of_its_own_is_slower_or_missing() {
         let epochs: Vec<f64> = found.curve().map(|c| c.epoch.0).collect();
         assert_eq!(epochs, [100.0 / 9.0, 10.0]);
     }
-    // The one that is chosen is asked for once.
+    // The chosen plan is made once.
     let mut asked = Vec::new();
     let request = SearchRequest { dataset: 100, within: 0.2, ..REQUEST };
     let mut plan_at = |k: u64, near: Option<&Planned>| {

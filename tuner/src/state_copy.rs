@@ -1,45 +1,45 @@
-//! Where the copy of a training's state goes among the offloads of an iteration.
+//! Place of the copy of a training's state among the offloads of an iteration.
 //!
-//! So that a device that fails takes nothing along, the state is copied to the host in every iteration, at any time before
-//! its update. In a tight plan the swap-out stream has no moment to spare while the network goes forward, and little to do
-//! while it goes back: a copy at the wrong place takes its own time, one at the right place none (`cargo bench --bench plans
-//! -- state`). So each place is tried by the clock of [`mod@plimsoll_ir::simulate`], and of those that cost least the
-//! earliest is taken: what is copied early is safe early.
+//! To survive a failure of the device, the state is copied to the host in every iteration, at any time before its update. In a
+//! tight plan the swap-out stream has no spare moment during the forward pass, and little to do during the backward pass: a copy
+//! at the wrong place takes additional time, one at the right place none (`cargo bench --bench plans -- state`). So each place is
+//! tried by the clock of [`mod@plimsoll_ir::simulate`], and of the cheapest places the earliest is taken: an early copy is safe
+//! early.
 //!
-//! What it deliberately does not do: copy in pieces. One place adds nothing to 72 of the 80 plans that are measured there.
+//! This file deliberately does not copy in pieces. One place adds nothing to 72 of the 80 plans that are measured there.
 
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::{Phase, Tensor, TensorKind, Trace};
 use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};
 
-/// How many places are tried at most, evenly among all offloads.
+/// Maximum number of places tried, evenly among all offloads.
 const PLACES: usize = 64;
 
-/// Places that cost no more than this share of an iteration over the cheapest are as good.
+/// Relative slowdown of an iteration up to which a place is as good as the cheapest.
 const AS_GOOD: f64 = 5e-4;
 
-/// A place for the copy, and what it costs.
+/// Place for the copy, with its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CopyPlace {
-    /// The offload that comes behind it; none where it comes behind all.
+    /// Offload that comes after it; `None` if it comes after all.
     pub before: Option<CommandId>,
-    /// What an iteration takes with the copy beside it, in seconds.
+    /// Seconds of an iteration with the copy.
     pub makespan: Seconds,
-    /// When the copy is whole, since the iteration's start.
+    /// Completion of the copy, since the iteration's start.
     pub whole: Seconds,
 }
 
-/// The best place for a copy of `state` bytes beside a schedule, which is valid for the trace; the trace has its seconds.
-/// None where the trace has no update, which would change the state.
+/// Returns the best place for a copy of `state` bytes next to a schedule that is valid for the trace; the trace has its seconds.
+/// `None` if the trace has no update, which would change the state.
 pub fn place_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Option<CopyPlace> {
     let tried = places_of_copy(trace, schedule, state);
     let least = tried.iter().map(|place| place.makespan.0).fold(f64::INFINITY, f64::min);
     tried.into_iter().find(|place| place.makespan.0 <= least * (1.0 + AS_GOOD))
 }
 
-/// The places that are tried, in the order of their times: first before everything that is swapped out, last behind all of
-/// it. None where there is no update.
+/// Returns the places that are tried, in the order of their times: the first before all offloads, the last after all of them.
+/// `None` if there is no update.
 pub fn places_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Vec<CopyPlace> {
     let update = schedule.commands.iter().position(|command| match command {
         Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Update,
@@ -62,7 +62,7 @@ pub fn places_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Vec<C
         .collect()
 }
 
-/// The commands with an offload of this tensor at a position, which the update waits for.
+/// Returns the commands with an offload of this tensor at a position, for which the update waits.
 fn with_copy(schedule: &Schedule, tensor: TensorId, at: usize, update: usize) -> Schedule {
     let mut commands = schedule.commands.clone();
     for wait in commands.iter_mut().flat_map(|command| command.waits_mut().iter_mut()) {
@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use plimsoll_ir::Document;
 
-    /// Two layers forward and back and an update, of a second each; the swap-out stream is busy from 1 to 3. Where `late`,
-    /// the first layer takes half a second, and something is swapped out on the way back, too.
+    /// Two layers forward and back and an update, of a second each; the swap-out stream is busy from 1 to 3. If `late`, the first
+    /// layer takes half a second, and something is swapped out during the backward pass, too.
     fn iteration(late: bool) -> (Trace, Schedule) {
         let op = |name: &str, phase: &str| {
             let seconds = if late && name == "a" { 0.5 } else { 1.0 };
@@ -109,7 +109,7 @@ mod tests {
         let offload = |wait: u32| format!(r#"{{"do": "offload", "tensor": 0, "waits": [{wait}]}}"#);
         let compute =
             |op: u32, waits: &str| format!(r#"{{"do": "compute", "op": {op}, "waits": [{waits}]}}"#);
-        // c waits for what is out after two seconds; the second offload, where there is one, for c.
+        // c waits for the bytes offloaded after two seconds; the second offload, if there is one, waits for c.
         let mut commands = vec![compute(0, ""), offload(0), compute(1, ""), compute(2, "1")];
         if late {
             commands.push(offload(3));
@@ -138,9 +138,9 @@ mod tests {
     fn a_copy_goes_where_the_link_is_idle_and_there_as_early_as_it_can() {
         // Without a copy it takes 6 s: c begins at 3. Half a second fits before the first offload can begin.
         check(false, 5, Some(1), 6.0, 0.5);
-        // Two seconds delay it, and fit behind it, from 3 to 5.
+        // Two seconds delay it, but fit behind it, from 3 to 5.
         check(false, 20, None, 6.0, 5.0);
-        // Four are too many everywhere; behind, the update begins at 7.
+        // Four are too many everywhere; at the end, the update begins at 7.
         check(false, 40, None, 8.0, 7.0);
         // c runs from 2.5 to 3.5, and then d's offload until 5.5: between the two offloads there is a second.
         check(true, 10, Some(4), 7.5, 3.5);

@@ -1,23 +1,23 @@
 //! Independent pieces of work on two threads.
 //!
-//! What comes of each piece depends on its position alone, and results are in order: a plan is the same bytes on one core
-//! and on many. A caller's clock need not be shared: it is asked on the caller's thread, and the other one is told.
+//! The result of each piece depends on its position alone, and results are in order: a plan is the same bytes on one core and on
+//! many. A caller's clock need not be shared: it is read on the caller's thread, which notifies the other one.
 //!
-//! What this file does not do: use more than two threads, as what a plan can do at once is mostly two things.
+//! This file deliberately uses no more than two threads, as a plan mostly can do two things at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, scope};
 use std::time::Duration;
 
-/// How often the clock is looked at while the other thread is waited for.
+/// Interval between looks at the clock while waiting for the other thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Says that time is up.
+/// Returns `true` once time is up.
 pub(crate) type Expired<'a> = Option<&'a dyn Fn() -> bool>;
 
-/// Does pieces of work 0 to `count`, each on whichever of two threads is free; on the caller's alone where they are not
-/// `worth` another. A piece is told its position, and how to learn that time is up.
+/// Does pieces of work 0 to `count`, each on whichever of two threads is free; on the caller's alone if they are not `worth` a
+/// second one. A piece gets its position, and a function that returns `true` once time is up.
 pub(crate) fn each<T: Send>(
     count: usize,
     worth: bool,
@@ -35,8 +35,8 @@ pub(crate) fn each<T: Send>(
     done.into_iter().map(|(_, done)| done).collect()
 }
 
-/// Does one thing here and another on a second thread, if that is `worth` it. The first says whether the other is wanted; if
-/// not, the other learns that time is up. None of what was not done, or is not wanted.
+/// Does one thing here and the other on a second thread, if that is `worth` it. The first returns `true` if the other is wanted;
+/// if not, the other is notified that time is up. `None` for work that was not done, or is not wanted.
 pub(crate) fn beside<A, B: Send>(
     worth: bool,
     expired: Expired<'_>,
@@ -54,7 +54,7 @@ pub(crate) fn beside<A, B: Send>(
             drop(ended);
             done
         };
-        // There may be no thread to be had.
+        // The system may refuse a thread.
         let other = Builder::new().spawn_scoped(scope, other).ok();
         let (done, wanted) = here();
         let Some(other) = other else { return (done, None) };
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Waits until it is told that time is up.
+    /// Waits until time is up.
     fn wait(expired: Expired<'_>) -> u32 {
         while !expired.is_some_and(|expired| expired()) {
             sleep(LOOK);

@@ -1,5 +1,5 @@
-//! Addresses: no two items that are there at the same time share a byte, whatever the limit and the work; what is known
-//! to fit without any slack is found.
+//! Tests of addresses: no two items present at the same time share a byte, for any limit and work; packings known to fit without
+//! any slack are found.
 
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
@@ -24,7 +24,7 @@ fn items(random: &mut Random, count: u64) -> TiVec<ItemId, Item> {
         let life = 1 + random.below(longest) as u32;
         let size = 1 + random.below(5000) * if random.percent(20) { 256 } else { 1 };
         let hull = Block { slots: slots(start..start + life), bytes: 0..size };
-        // A piece that is away for a while: what stays, and the piece before and after.
+        // A piece that is away for a while: the rest, and the piece before and after.
         let split = random.percent(30) && life > 4 && size > 10;
         let blocks = if split {
             let piece = 1 + random.below(size - 1);
@@ -44,7 +44,7 @@ fn parts(item: &Item) -> &[Block] {
     if item.blocks.is_empty() { std::slice::from_ref(&item.hull) } else { &item.blocks }
 }
 
-/// Assigns twice, and compares every pair of blocks. Gives the height.
+/// Assigns twice, and compares every pair of blocks. Returns the height.
 fn check(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64, work: u64, seed: u64) -> u64 {
     let found = assign(items, limit, alignment, work, seed);
     assert_eq!(found, assign(items, limit, alignment, work, seed), "seed {seed}: it is deterministic");
@@ -132,7 +132,7 @@ fn a_clock_ends_it_with_what_is_found() {
     assert!(ended > 0, "the clock ends some before the limit is met");
 }
 
-/// Lives that nest, with sizes by chance, and short ones between them.
+/// Lives that nest, with random sizes, and short ones between them.
 fn nested(layers: u32, random: &mut Random) -> TiVec<ItemId, Item> {
     let end = 3 * layers;
     let long = (0..layers).map(|i| i..end - i);
@@ -149,7 +149,7 @@ fn nested(layers: u32, random: &mut Random) -> TiVec<ItemId, Item> {
 fn items_by_the_ten_thousand_are_walked_through() {
     let items = nested(25_000, &mut Random::new(5));
     let least = most_alive(&items);
-    // Nothing but the first walk; what fits at once; and what takes a few walks.
+    // Only the first walk; a limit that fits at once; and one that takes a few walks.
     for (limit, work, height) in [
         (0, 0, least * 11 / 10),
         (2 * least, 0, 2 * least),
@@ -162,7 +162,7 @@ fn items_by_the_ten_thousand_are_walked_through() {
     }
 }
 
-/// The same as [`apart`] for many solid items: walks through time with what is taken.
+/// Does the same as [`apart`] for many solid items: walks through time with the taken bytes.
 fn lie_apart(items: &TiSlice<ItemId, Item>, found: &Addresses) {
     let mut events: Vec<(Slot, bool, ItemId)> = Vec::new();
     for (i, item) in items.iter_enumerated() {
@@ -185,7 +185,7 @@ fn lie_apart(items: &TiSlice<ItemId, Item>, found: &Addresses) {
     }
 }
 
-/// Cuts a rectangle of bytes and time into pieces, across the longer side as a rule.
+/// Cuts a rectangle of bytes and time into pieces, usually across the longer side.
 fn cut(
     random: &mut Random,
     during: Range<u32>,
@@ -220,7 +220,8 @@ fn what_fills_the_pool_at_every_instant_is_found() {
     }
 }
 
-/// A trace of which keeping everything asks for these items: an op for each slot, which writes what begins and reads what ends.
+/// Returns a trace for which keeping everything requires these items: an op for each slot, which writes the items that begin and
+/// reads those that end.
 fn trace_of(items: &TiSlice<ItemId, Item>) -> Trace {
     let tensor = |(i, item): (ItemId, &Item)| Tensor {
         name: format!("t{}", i.0),
@@ -280,7 +281,7 @@ fn a_plan_finds_the_addresses_that_there_are() {
 
 #[test]
 fn odd_small_tensors_cost_little() {
-    // A thousand statistics of 4 to 400 bytes beside large tensors.
+    // A thousand statistics of 4 to 400 bytes next to large tensors.
     let mut random = Random::new(3);
     let size =
         |i: u64, random: &mut Random| if i.is_multiple_of(5) { 1 << 20 } else { 4 + 4 * random.below(100) };

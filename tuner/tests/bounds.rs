@@ -1,5 +1,5 @@
-//! The lower bounds against schedules: random valid ones of every kind, the planner's, and the bounds that a prototype
-//! found for the shared traces.
+//! Tests of the lower bounds against schedules: random valid ones of every kind, the planner's, and a prototype's bounds for the
+//! shared traces.
 
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
@@ -14,7 +14,7 @@ use std::path::Path;
 
 const ONLY_OFFLOADS: Allow = Allow { recompute: false, ..Allow::ALL };
 
-/// A random link on which a tensor of a random trace takes from a hundredth of an op's time to some ten times as long.
+/// Returns a random link on which a tensor of a random trace takes from a hundredth of an op's time to some ten times as long.
 fn slow_link(random: &mut Random) -> Link {
     let mut rate = || BytesPerSecond(10f64.powf(1.5 + random.below(1000) as f64 * 3e-3));
     let (offload_bytes_per_second, prefetch_bytes_per_second) = (rate(), rate());
@@ -23,15 +23,15 @@ fn slow_link(random: &mut Random) -> Link {
     Link { offload_bytes_per_second, prefetch_bytes_per_second, latency_seconds, duplex }
 }
 
-/// What a schedule may do, and how it may be bounded.
+/// Allowed means, under which schedules can be bounded.
 const MEANS: [(&str, Allow); 3] = [
     ("swapping and recomputing", Allow::ALL),
     ("swapping", ONLY_OFFLOADS),
     ("recomputing", Allow { swap: false, ..Allow::ALL }),
 ];
 
-/// A valid schedule, at a budget of just what it has on the device at once, is no faster than any bound for what it does.
-/// Tells which bounds say more than the ops' seconds, and which are reached.
+/// Checks that a valid schedule, at a budget of exactly its peak, is no faster than any bound for its means. Returns the bounds
+/// that exceed the ops' seconds, and those that are reached.
 fn check(trace: &Trace, schedule: &Schedule) -> [[bool; 3]; 2] {
     let timeline = simulate(trace, schedule);
     let budget = trace.resident_bytes + timeline.peak(trace, schedule);
@@ -52,12 +52,12 @@ fn check(trace: &Trace, schedule: &Schedule) -> [[bool; 3]; 2] {
     said
 }
 
-/// Sums up what [`check`] tells.
+/// Sums up the results of [`check`].
 fn count(sums: &mut [[u32; 3]; 2], said: [[bool; 3]; 2]) {
     sums.iter_mut().flatten().zip(said.into_iter().flatten()).for_each(|(sum, said)| *sum += u32::from(said));
 }
 
-/// The trace with weights that come and go: tensors on the device from the start which forward and backward ops read, and
+/// Returns the trace with weights that come and go: tensors on the device from the start which forward and backward ops read, and
 /// which the last ops update.
 fn with_weights(mut trace: Trace, random: &mut Random) -> Trace {
     let ops = trace.ops.len();
@@ -85,7 +85,7 @@ fn no_random_schedule_beats_a_bound() {
         let mut random = Random::new(seed ^ 0xB0);
         let mut trace = if seed % 4 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
         if random.percent(30) {
-            // What is never recomputed: schedules that only offload.
+            // Without recomputable ops: schedules that only offload.
             trace.ops.iter_mut().for_each(|op| op.recomputable = false);
         }
         if seed % 3 == 0 {
@@ -109,7 +109,7 @@ fn no_policy_beats_a_bound() {
         if seed % 3 == 0 {
             trace = with_weights(trace, &mut random);
         }
-        // Addresses are aligned: of large tensors that costs nothing.
+        // Addresses are aligned: for large tensors that costs nothing.
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 4096);
         let memory = trace.memory();
         let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
@@ -261,7 +261,7 @@ fn several_instants_say_more_than_one() {
     assert!(more > 10, "{more} of 40, at most {most}");
 }
 
-/// One line of the prototype's bounds.
+/// Returns the value of a key in one line of the prototype's bounds.
 fn field<'a>(line: &'a str, key: &str) -> &'a str {
     let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
     value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
@@ -274,7 +274,7 @@ fn the_joint_bound_is_nowhere_below_the_prototypes() {
         println!("skipped: no joint_bounds.jsonl in {}", folder.display());
         return;
     };
-    // Where it is above: values that only is recomputed want have deadlines here, and other ops are tried.
+    // If it is above: values needed only for recomputing have deadlines here, and different ops are tried.
     let most_above = |name: &str| if name.starts_with("gpt2") { 1.02 } else { 1.004 };
     let mut compared = 0;
     for line in lines.lines().filter(|line| ["0.1", "0.4"].contains(&field(line, "fraction"))) {

@@ -1,6 +1,5 @@
-//! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
-//! traces with links from slow to fast. `CLIFFS=1000` in the environment of the ignored tests asks so many
-//! traces, `CLIFFS=157..160` those.
+//! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random traces
+//! with links from slow to fast. `CLIFFS=1000` in the environment of the ignored tests runs 1000 traces, `CLIFFS=157..160` those.
 
 use crate::common::coarse::coarse_trace_of;
 use crate::common::{planned, request};
@@ -10,13 +9,13 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_testing::Random;
 use plimsoll_tuner::{Allow, PlanRequest, Policy};
 
-/// What counts as worse.
+/// Ratio of makespans above which a plan counts as worse.
 const WORSE: f64 = 1.001;
 
-/// The seconds that the link takes for all tensors once, over those of all ops.
+/// Seconds that the link takes for all tensors once, over those of all ops.
 const LINKS: [f64; 5] = [0.2, 0.7, 2.0, 6.0, 20.0];
 
-/// A request at so many eighths of the way from floor to peak.
+/// Returns a request at this many eighths of the way from floor to peak.
 fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanRequest<'static> {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
@@ -29,7 +28,7 @@ fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanReque
     request
 }
 
-/// Ratios of makespans, and where each is worst.
+/// Ratios of makespans, with the worst place of each.
 struct Ratios {
     name: &'static str,
     all: Vec<(f64, u64)>,
@@ -38,7 +37,7 @@ struct Ratios {
 struct Summary {
     mean: f64,
     worst: f64,
-    /// How many are worse.
+    /// Number of ratios that are worse.
     worse: usize,
 }
 
@@ -47,7 +46,7 @@ impl Ratios {
         Ratios { name, all: Vec::new() }
     }
 
-    /// Sums them up; there is one for every other trace at least.
+    /// Sums them up; there is one for every second trace at least.
     fn sum_up(&self, traces: usize) -> Summary {
         let count = self.all.len();
         assert!(count > 0 && count * 2 >= traces, "{}: {count} pairs of {traces} traces", self.name);
@@ -67,7 +66,7 @@ impl Ratios {
 /// Of 1,000 traces those on which fewer means or less memory once gave a faster plan.
 const FOUND: [u64; 9] = [157, 351, 502, 621, 654, 815, 900, 957, 988];
 
-/// Seeds of traces, the first few of which every run asks.
+/// Number of seeds of traces that every run uses.
 const FIRST: u64 = 2;
 
 fn asked() -> std::ops::Range<u64> {
@@ -94,8 +93,8 @@ fn nor_are_they_where_they_once_were() {
     plan_all_alternatives(FOUND);
 }
 
-/// Of 1,000 traces those on which `optimal` was once over 2 % faster, with the seconds of the fastest plan that is known. Of
-/// the last a plan takes a quarter of a minute.
+/// Of 1,000 traces those on which `optimal` was once over 2 % faster, with the seconds of the fastest known plan. A plan of the
+/// last takes a quarter of a minute.
 const FAR: [(u64, f64); 4] = [(243, 16.141857), (752, 8.596283), (856, 7.118233), (588, 15.699879)];
 
 #[test]

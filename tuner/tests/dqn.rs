@@ -1,4 +1,5 @@
-//! The policy `dqn`: its plans are valid, the same for a seed, near the optimum of small traces; its log has the last policy.
+//! Tests of the policy `dqn`: its plans are valid, the same for a seed, near the optimum of small traces; its log has the last
+//! policy.
 
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
@@ -10,7 +11,7 @@ use plimsoll_tuner::policies::papers::dqn::Control;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status, plan_by_control, plan_with_log};
 use std::ops::Range;
 
-/// So many hundredths of the way from floor to peak.
+/// Returns the budget at this many hundredths of the way from floor to peak.
 fn budget(trace: &Trace, share: u64) -> Bytes {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has an op").1;
@@ -118,7 +119,7 @@ fn odd_traces_have_valid_plans_or_true_witnesses() {
             }
         }
     }
-    // Everything fits where addresses do not, in some of these.
+    // In some of these, everything fits but has no addresses.
     for seed in 0..60 {
         let trace = random_trace_of(40, seed);
         let _ = planned(&trace, &request(budget(&trace, 100), 1e3, Duplex::Full, Policy::Dqn));

@@ -1,5 +1,5 @@
-//! Plans that are made from earlier ones: valid for whatever they are made for, no worse than the earlier plan where that
-//! still holds, no worse than what was only mended; and errors for what is no earlier plan.
+//! Tests of plans adapted from earlier ones: valid for their new request, no worse than the earlier plan if that is still valid,
+//! no worse than the mended plan alone; and errors for invalid earlier plans.
 
 use crate::common::{planned, request};
 use plimsoll_ir::network::NetworkSpec;
@@ -11,7 +11,7 @@ use plimsoll_testing::random_trace_of;
 use plimsoll_tuner::{Allow, Earlier, Limits, Plan, PlanError, PlanRequest, Policy, Witness, plan};
 use std::ops::Range;
 
-/// Budgets from the floor to the peak, in quarters.
+/// Returns budgets from the floor to the peak, in quarters.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
     let memory = trace.memory();
     let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("a trace has an op").1);
@@ -24,7 +24,7 @@ fn earlier(trace: &Trace, request: &PlanRequest<'_>) -> Option<(Earlier, Plan)> 
     Some((earlier, plan))
 }
 
-/// What is made of an earlier plan: mended alone, and improved. What is improved is no worse.
+/// Returns an earlier plan's adaptations: mended alone, and improved. The improved plan is no worse.
 fn adapted(trace: &Trace, request: &PlanRequest<'_>, earlier: &Earlier) -> [Result<Plan, Witness>; 2] {
     let improved = PlanRequest { from: Some(earlier), ..*request };
     let expired = || true;
@@ -39,7 +39,7 @@ fn adapted(trace: &Trace, request: &PlanRequest<'_>, earlier: &Earlier) -> [Resu
     [mended, improved]
 }
 
-/// The same ops with other sizes and times, some of them by much.
+/// Returns the same ops with different sizes and times, some of them very different.
 fn changed(trace: &Trace, seed: u64) -> Trace {
     let mut trace = trace.clone();
     trace.batch += 1;

@@ -1,4 +1,4 @@
-//! Requests and traces at the edge of sense: each gets a plan, a true witness or a clear error, and never a panic.
+//! Tests of requests and traces at the edge of validity: each gets a plan, a true witness or a clear error, and never a panic.
 
 use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
@@ -10,8 +10,8 @@ use plimsoll_tuner::policies::papers::accudnn::{Verdict, judge, satisfies};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};
 use std::cell::Cell;
 
-/// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
-/// written is there from the start; the second half of the ops is the backward pass.
+/// Returns a trace of tensors of these sizes and ops that read and write these, a second each. A tensor that is read before it is
+/// written exists from the start; the second half of the ops is the backward pass.
 fn trace(bytes: &[u64], ops: &[(&[u32], &[u32])]) -> Trace {
     let tensor =
         |(i, b): (usize, &u64)| Tensor { name: format!("t{i}"), bytes: Bytes(*b), kind: TensorKind::Other };
@@ -39,7 +39,7 @@ fn trace(bytes: &[u64], ops: &[(&[u32], &[u32])]) -> Trace {
     }
 }
 
-/// A chain of so many layers, forward and backward: each backward op reads its layer's input and output.
+/// Returns a chain of this many layers, forward and backward: each backward op reads its layer's input and output.
 fn chain(layers: u32, bytes: u64) -> Trace {
     let mut ops: Vec<(Vec<u32>, Vec<u32>)> = (0..layers).map(|i| (vec![i], vec![i + 1])).collect();
     let gradient = |i: u32| layers + 1 + i;
@@ -51,7 +51,7 @@ fn chain(layers: u32, bytes: u64) -> Trace {
     trace
 }
 
-/// Every policy at every budget from nothing to plenty: valid plans and true witnesses.
+/// Checks every policy at every budget from nothing to plenty: valid plans and true witnesses.
 fn check(name: &str, trace: &Trace) {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has an op").1.0;
@@ -165,8 +165,8 @@ fn a_search_whose_time_is_up_still_has_a_plan() {
 }
 
 /// Whenever time is up, the plan is about as fast as the best of the simple policies' plans, for which a command with some
-/// milliseconds does not wait; and where it never is, the plan is
-/// the one that is found without whole plans on the way.
+/// milliseconds does not wait; and if time is never up, the plan is the one that is found without complete plans during the
+/// search.
 #[test]
 fn at_any_time_there_is_a_plan_as_good_as_the_simple_ones() {
     as_good_as_the_simple_ones(0..3);
@@ -212,11 +212,11 @@ fn as_good_as_the_simple_ones(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn optimal_is_what_recomputing_cannot_beat_either() {
-    // A tensor that is there from the start leaves in 2 s, an op of 1 s takes its place, and it returns in 2 s.
+    // A tensor that exists from the start leaves in 2 s, an op of 1 s takes its place, and it returns in 2 s.
     let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
     trace.ops[0].seconds = Seconds::ZERO;
     trace.ops[2].seconds = Seconds::ZERO;
-    // Where ops may be recomputed the bound holds for that too, and says less.
+    // If ops may be recomputed, the bound covers that too, and is weaker.
     for (recomputable, budget, status, gap) in [
         (false, 110, Status::Optimal, 0.0),
         (true, 110, Status::Feasible, 0.25),
@@ -230,8 +230,8 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
     }
 }
 
-/// Op 0 needs 200 bytes of workspace beside what it makes. Just before op 3, which reads that, 150 bytes of op 2 are alive,
-/// and it has no room to run again; before op 2 it has, and what it makes can be held from there. Between them op 1 leaves no
+/// Op 0 needs 200 bytes of workspace in addition to its output. Just before op 3, which reads that output, 150 bytes of op 2 are
+/// alive, and it has no room to run again; before op 2 it has, and its output can be held from there. Between them op 1 leaves no
 /// room for it.
 #[test]
 fn an_op_runs_again_where_there_is_room_for_it() {
@@ -244,7 +244,7 @@ fn an_op_runs_again_where_there_is_room_for_it() {
     assert_eq!(plan.makespan, Seconds(5.0));
     let without = [Trick::Early].into_iter().collect();
     assert!(planned(&trace, &PlanRequest { without, ..alone }).is_err(), "nothing else fits");
-    // Over so slow a link it is what takes least, too.
+    // Over such a slow link this is also the fastest way.
     alone.allow.swap = true;
     assert_eq!(planned(&trace, &alone).expect("it fits").makespan, Seconds(5.0));
 }
@@ -261,7 +261,7 @@ fn nothing_is_known_of_a_trace_whose_ops_take_no_time() {
     for policy in [Policy::Plimsoll, Policy::Naive, Policy::Optimal] {
         assert_eq!(at(&trace, policy), Status::Unknown, "{policy}");
     }
-    // Nor where a plan is that of another budget.
+    // Nor if a plan is that of a different budget.
     let mut whole = request(Bytes(210), 50.0, Duplex::Full, Policy::Keep);
     whole.allow.recompute = false;
     let points = [210, 1000].map(|budget| Point {
@@ -274,13 +274,13 @@ fn nothing_is_known_of_a_trace_whose_ops_take_no_time() {
 
 #[test]
 fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
-    // Over so slow a link nothing returns: the first op's output is recomputed, which takes its second.
+    // Over such a slow link nothing returns: the first op's output is recomputed, which takes its second.
     let mut trace = trace(&[100, 100, 100], &[(&[], &[0]), (&[], &[1]), (&[0], &[2])]);
     trace.ops[0].recomputable = true;
     trace.tensors[2].bytes = Bytes::ZERO;
     let plan = planned(&trace, &request(Bytes(110), 1e-8, Duplex::Full, Policy::Plimsoll)).expect("it fits");
     assert_eq!((plan.makespan, plan.status), (Seconds(4.0), Status::Optimal));
-    // Without recomputing it leaves while the second op waits, which no other schedule that only offloads can spare.
+    // Without recomputing it leaves while the second op waits, which no other schedule that only offloads can avoid.
     trace.ops[0].seconds = Seconds::ZERO;
     trace.ops[2].seconds = Seconds::ZERO;
     let request = request(Bytes(110), 50.0, Duplex::Full, Policy::Plimsoll);
@@ -291,14 +291,14 @@ fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
 
 #[test]
 fn sizes_that_are_not_aligned_are_no_reason_for_want_of_room() {
-    // A chain of two layers, of which the first one's feature map is recomputed. Aligned, its places leave gaps; just as they
-    // are, they fill the pool but for 5 bytes.
+    // A chain of two layers, of which the first one's activation is recomputed. Aligned, its places leave gaps; unaligned, they
+    // fill the pool except for 5 bytes.
     let mut trace = trace(
         &[4, 300, 100, 100, 100, 100],
         &[(&[0], &[1]), (&[1], &[2]), (&[2], &[3]), (&[2, 3], &[4]), (&[0, 1, 4], &[5])],
     );
     trace.ops[0].recomputable = true;
-    // Memonger's segments end where the forward pass does, and find nothing here.
+    // Memonger's segments end with the forward pass, and find nothing here.
     trace.ops[2].phase = Phase::Backward;
     for budget in [519, 525, 600] {
         let mut request = request(Bytes(budget), 1e9, Duplex::Full, Policy::Plimsoll);
@@ -310,8 +310,8 @@ fn sizes_that_are_not_aligned_are_no_reason_for_want_of_room() {
 
 #[test]
 fn nothing_more_is_swapped_than_needed() {
-    // The link hides everything, so that every policy reaches the bound: one tensor has
-    // to leave for every 25,600 bytes that the budget lacks.
+    // The link hides everything, so that every policy reaches the bound: one tensor has to leave for every 25,600 bytes that the
+    // budget lacks.
     let trace = chain(12, 25_600);
     let peak = trace.memory().peak().expect("a trace has an op").1;
     for lacks in [25_600, 51_200, 128_000] {
@@ -332,9 +332,9 @@ fn policies_have_names() {
 
 #[test]
 fn memory_that_was_released_is_subtracted_but_not_as_printed() {
-    // Every op makes a tensor; those of two ops die at every other op. Four are alive at most, and there is room for six:
-    // nothing has to wait. As printed, every op after the sixth waits for a release of its own, and releases come at
-    // every other op only.
+    // Every op makes a tensor; those of two ops die at every second op. Four are alive at most, and there is room for six:
+    // nothing has to wait. To the letter, every op after the sixth waits for a separate release, and releases come only at every
+    // second op.
     let ops: Vec<(Vec<u32>, Vec<u32>)> = (0..20u32)
         .map(|i| {
             (
@@ -366,7 +366,7 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
     assert_eq!(ready(&verdict), [0.0, 0.0, 3.0, 5.0]);
     assert_eq!(verdict.violating.iter().map(|op| op.index()).collect::<Vec<usize>>(), [2, 3]);
     assert!(verdict.pinned.is_empty(), "there is no room for it beside tensor 2");
-    // As printed nothing waits for an offload: at 5 s each way it is on the host at 6 s, and said to be back at 8 s.
+    // To the letter nothing waits for an offload: at 5 s each way it is on the host at 6 s, and counts as back at 8 s.
     let slow = request(Bytes(160), 20.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
     let back = |reading| ready(&judge(&map, Bytes(160), &slow, reading))[3];
     assert_eq!((back(false), back(true)), (11.0, 8.0));
@@ -378,19 +378,19 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
 
 #[test]
 fn what_is_needed_first_is_pinned_first_as_long_as_there_is_room() {
-    // The link takes 2 s for a map that an op takes 1 s for: some have to stay.
+    // The link takes 2 s for an activation that an op takes 1 s for: some have to stay.
     let trace = chain(20, 1000);
     let link = request(Bytes(16_000), 500.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
     let verdict = judge(&trace, Bytes(16_000), &link, false);
     let pinned: Vec<u32> = verdict.pinned.iter().map(|t| t.0).collect();
     assert!(pinned.len() > 5, "{pinned:?}");
-    // Of a chain, what is made last is needed first.
+    // In a chain, the activation made last is needed first.
     assert!(pinned.is_sorted_by(|a, b| a > b) && pinned[0] >= 18, "{pinned:?}");
     let printed = judge(&trace, Bytes(16_000), &link, true);
     let printed: Vec<u32> = printed.pinned.iter().map(|t| t.0).collect();
     assert!(printed[0] < 5, "{printed:?}");
-    // A pool of 15,990 bytes has room for 15 maps, of which an op of the backward pass takes 4: its two maps, and its two
-    // gradients. So all but two of those that can be beside an op are, and no more.
+    // A pool of 15,990 bytes has room for 15 activations, of which an op of the backward pass takes 4: its two activations, and
+    // its two gradients. So all but two of those that can be next to an op are kept, and no more.
     let kept = pinned.len();
     assert!((11..=14).contains(&kept), "{kept} of {pinned:?}");
     assert!(printed.len() < kept, "{printed:?} against {pinned:?}");
@@ -409,7 +409,7 @@ fn accudnn_pins_what_would_stall() {
         of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Accudnn { as_printed: true }, budget)
     );
     assert!(of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Naive, budget));
-    // Where nothing needs to move, nothing stalls.
+    // If nothing needs to move, nothing stalls.
     let peak = trace.memory().peak().expect("a trace has an op").1;
     assert_eq!(of(Policy::Accudnn { as_printed: false }, peak), trace.compute_seconds());
     assert!(of(Policy::Accudnn { as_printed: true }, peak) > trace.compute_seconds());

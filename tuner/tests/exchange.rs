@@ -1,5 +1,5 @@
-//! What workers exchange, taken from real networks: every gradient travels once, between the op that completes it and the one
-//! that waits; overlapping hides what it can.
+//! Tests of the workers' exchange on real networks: every gradient travels once, between the op that completes it and the one
+//! that waits; overlapping hides as much as possible.
 
 use crate::common::{planned, request};
 use plimsoll_ir::exchange::update::{bound, simulate_update};
@@ -12,7 +12,7 @@ use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::exchange::{Workers, exchange};
 
-/// A network of the zoo, with times as of a device of 10 TFLOP/s.
+/// Returns a network of the zoo, with times as of a device of 10 TFLOP/s.
 fn program(name: &str) -> Program {
     let network = build(&usual(name).expect("it is in the zoo")).expect("it can be built");
     let mut program = lower(&network, 8, &LowerOptions::default()).expect("it can be lowered");
@@ -88,7 +88,7 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
             assert!(written > 0, "{name}: no op writes a gradient");
             assert!(updated > 0 || matches!(overlap, Overlap::Forward(_)), "{name}: no update uses a sum");
             assert_eq!(exchange.bytes, Bytes(at), "{name}");
-            // Where the next pass waits, all that updates overwrite is kept: parameters, and what the optimizer has of them.
+            // If the next pass waits, all tensors that updates overwrite are kept: parameters and optimizer state.
             let is_overwritten =
                 |role: Role| !is_summed(role) && !matches!(role, Role::Hyper | Role::Metrics);
             let overwritten = program.resident.iter().filter(|region| is_overwritten(region.role));
@@ -119,7 +119,7 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
             let least = bound(trace, &plan.schedule, &exchange);
             assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "{name}: {least} and {}", update.seconds);
             println!("{name}, {overlap:?}: {} for at least {least}", update.seconds);
-            // Of what the next iteration waits for, the bound asks for two iterations together.
+            // If the next iteration waits, the bound requires two iterations together.
             let most = if matches!(overlap, Overlap::Forward(_)) && passes == 1 { 1.6 } else { 1.05 };
             assert!(
                 update.seconds.0 <= most * least.0,
@@ -132,7 +132,7 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
             let nothing = update(Overlap::Nothing, passes);
             let backward = update(Overlap::Backward(PIECE), passes);
             let forward = update(Overlap::Forward(PIECE), passes);
-            // What is kept before it is overwritten takes the link that gradients take.
+            // Copies of tensors that will be overwritten use the link that gradients use.
             let most = backward * 1.02;
             assert!(backward < nothing && forward <= most, "{name}: {nothing}, {backward}, {forward}");
         }

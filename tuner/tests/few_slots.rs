@@ -1,9 +1,9 @@
 //! A pool of few large tensors: uniform chains whose pool holds three and a half to five and a half of them, only swapped.
 //!
-//! An exact search over halves of tensors, each of which leaves and returns by itself, takes just what the bound by windows
-//! says; so the bound is the optimum there. It knows nothing of addresses: halves may lie apart, and a tensor that an op
-//! uses lies in one place. Plans take just as long all the same: by turns the first and the last bytes of a tensor come first
-//! (the trick `turns`; without it plans took up to 1.11 times as long).
+//! An exact search over halves of tensors, each of which leaves and returns separately, takes just the bound by windows; so the
+//! bound is the optimum there. That search ignores addresses: halves may lie apart, and a tensor that an op uses lies in one
+//! place. Plans take just as long all the same: alternately the first and the last bytes of a tensor come first (the trick
+//! `turns`; without it plans took up to 1.11 times as long).
 
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
@@ -12,14 +12,14 @@ use plimsoll_ir::{Bytes, Seconds, TensorId};
 use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
 
-/// The bytes of a tensor, and the seconds of an op.
+/// Bytes of a tensor, and seconds of an op.
 const SIZE: u64 = 1 << 24;
 const OP: Seconds = Seconds(0.01);
 
-/// What sums of floats may differ by.
+/// Tolerance for sums of floats.
 const HAIR: f64 = 1e-9;
 
-/// Forward and backward through so many layers; a backward op reads its layer's input. Each tensor is in so many parts.
+/// Forward and backward through this many layers; a backward op reads its layer's input. Each tensor has this many parts.
 fn chain(layers: usize, parts: usize) -> Trace {
     let tensors = (0..(2 * layers + 2) * parts).map(|at| Tensor {
         name: format!("t{at}"),

@@ -1,4 +1,4 @@
-//! The plan of a request whose time is up from the start: there is one wherever the whole search finds one.
+//! Tests of the plan of a request whose time is up from the start: there is one wherever the whole search finds one.
 
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
@@ -45,7 +45,7 @@ fn with_no_time_at_all(seeds: std::ops::Range<u64>) {
         for budget in budgets(&trace) {
             for allow in MEANS {
                 let whole = PlanRequest { allow, ..request(budget, 1e3, duplex, Policy::Plimsoll) };
-                // Half of them are asked as a command with a time limit asks.
+                // Half of the requests are those of a command with a time limit.
                 let anytime = seed % 2 == 0;
                 let limits = Limits { expired: Some(&expired), ..whole.limits };
                 let at_once = PlanRequest { limits, anytime, ..whole };
@@ -72,7 +72,7 @@ fn with_no_time_at_all(seeds: std::ops::Range<u64>) {
         }
     }
     println!("{found} plans of {asked}, {missed} missed");
-    // Without the link, what fits at all may take a search.
+    // Without the link, finding a plan at all may take a search.
     assert!(missed * 100 < asked, "{missed} missed of {asked}");
     assert!(found * 3 > asked * 2, "{found} plans of {asked}");
 }

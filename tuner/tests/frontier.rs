@@ -1,4 +1,4 @@
-//! More budget never gives a longer makespan, whatever the trace, the link and the policy.
+//! More budget never gives a longer makespan, for any trace, link and policy.
 
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
@@ -10,7 +10,7 @@ use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::frontier::{Point, budgets, carry, frontier};
 use plimsoll_tuner::{Limits, Outcome, PlanRequest, Policy, Status};
 
-/// The points are in order, monotone, valid for their own budgets, and none is slower than what is planned alone.
+/// The points are in order, monotone, valid for their own budgets, and none is slower than the plan made alone.
 #[track_caller]
 fn check_points(trace: &Trace, points: &[Point], alone: &[Point]) {
     let name = &trace.name;
@@ -48,7 +48,7 @@ fn more_budget_never_costs_time() {
             trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
         }
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
-        // The papers' are as likely as not to get slower, so that there is something to carry.
+        // Plans of the papers' policies often get slower, so that there is something to carry.
         let policy = if seed % 8 == 1 { Policy::Plimsoll } else { Policy::ALL[seed as usize % 16] };
         let mut budgets = budgets(&trace, if policy == Policy::Plimsoll { 4 } else { 12 });
         // From below the floor, and in any order.
@@ -93,7 +93,7 @@ fn a_plan_is_carried_up_to_larger_budgets_and_down_to_those_that_its_pool_fits()
     let times: Vec<_> = carried.iter().map(|p| p.outcome.plan().expect("a plan").makespan).collect();
     assert_eq!(times, [1, 2, 2, 2, 2].map(|k| plans[k].makespan));
     assert!(carried.iter().all(|p| p.outcome.plan().is_some_and(|plan| plan.status != Status::OutOfTime)));
-    // And what a budget has no plan for it takes from the one above, if that leaves as much of its own unused.
+    // And a budget without a plan takes one from the budget above, if that leaves enough unused.
     let witness = frontier(&trace, &request, &[Bytes(1)]).expect("a sound trace").remove(0).outcome;
     let spare = plans[2].schedule.pool_bytes + trace.resident_bytes;
     let short = Point { budget: spare, outcome: witness.clone() };

@@ -1,6 +1,6 @@
-//! Plans of record: a checksum of every schedule that each policy makes of 18 traces at three budgets. A change that means to leave
-//! plans as they are leaves each byte. `GOLDEN=write` in the environment writes the checksums of what is made now;
-//! `WITHOUT=tree` counts the plans that change without a trick.
+//! Plans of record: a checksum of every schedule that each policy makes of 18 traces at three budgets. A change that is not meant
+//! to affect plans leaves each byte. `GOLDEN=write` in the environment writes the checksums of the present plans; `WITHOUT=tree`
+//! counts the plans that change without a trick.
 
 use crate::common::{planned, request};
 use crate::traces::{RATE, budget, traces};
@@ -15,7 +15,7 @@ use plimsoll_tuner::{PlanRequest, Policy, Trick, Tricks};
 use std::fs;
 use std::path::Path;
 
-/// One iteration of a network of the zoo, at a fixed speed.
+/// Returns one iteration of a network of the zoo, at a fixed speed.
 fn of_zoo(name: &str, image: [u32; 2], batch: u64) -> Trace {
     let spec = NetworkSpec { name: name.into(), image, channels: 3, classes: 10 };
     let network = build(&spec).expect("a network of the zoo");
@@ -58,7 +58,7 @@ fn plans_of_the_zoo_are_those_of_record() {
     compare("golden-zoo.txt", &zoo.map(|(name, side, batch)| of_zoo(name, [side; 2], batch)));
 }
 
-/// Every second of the shared traces, from one of them on; that of 10,000 ops takes minutes by itself and is left out.
+/// Compares every second of the shared traces, from one of them on; that of 10,000 ops takes minutes and is left out.
 fn compare_shared(file: &str, from: usize) {
     let shared = traces().into_iter().map(|(_, trace)| trace).filter(|trace| trace.ops.len() < 5000);
     let all: Vec<Trace> = shared.skip(from).step_by(2).collect();

@@ -1,7 +1,8 @@
-//! Plans within a limit of the host's memory: none takes more, what is found without a limit that it keeps is found with it,
-//! what is refused names the bytes, and what is said to be needed is.
+//! Tests of plans within a limit of host memory: none takes more, a plan found without a limit that it keeps is found with it, a
+//! refusal names the bytes, and the stated need is real.
 //!
-//! What this file does not do: ask how near the optimum such plans are, but on traces small enough for `optimal`.
+//! This file deliberately does not measure the distance of such plans from the optimum, except on traces small enough for
+//! `optimal`.
 
 use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
@@ -14,17 +15,17 @@ use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};
 use std::ops::Range;
 
-/// Bytes a second, each way.
+/// Bytes per second, each direction.
 const RATE: f64 = 1e3 * GRAIN as f64;
 
-/// A budget so many quarters of the way from floor to peak.
+/// Returns the budget at this many quarters of the way from floor to peak.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
     floor + Bytes((peak - floor).0 * quarters / 4)
 }
 
-/// Traces, each at a budget where something has to leave.
+/// Returns traces, each at a budget at which something has to leave.
 fn cases(seeds: Range<u64>, ops: u64) -> impl Iterator<Item = (u64, Trace, Bytes)> {
     seeds.map(move |seed| {
         let trace = coarse_trace_of(ops + 4 * seed, seed);
@@ -33,7 +34,7 @@ fn cases(seeds: Range<u64>, ops: u64) -> impl Iterator<Item = (u64, Trace, Bytes
     })
 }
 
-/// Plans within so much of the host.
+/// Plans within this much host memory.
 fn within(trace: &Trace, free: &PlanRequest<'_>, host: Option<Bytes>) -> Result<Plan, Witness> {
     planned(trace, &PlanRequest { allow: Allow { host, ..free.allow }, ..*free })
 }
@@ -62,7 +63,7 @@ fn no_plan_takes_more(seeds: Range<u64>) {
             for limit in [Bytes(0), Bytes(takes.0 / 2), Bytes(takes.0.saturating_sub(1))] {
                 match within(&trace, &free, Some(limit)) {
                     Ok(_) => kept += u64::from(takes > Bytes::ZERO),
-                    // What decides without a look at the host is refused for what it decided.
+                    // Policies that ignore the host are refused for their decisions.
                     Err(short) if policy != Policy::Plimsoll && short.why == Shortage::HostTried => {
                         assert_eq!(short.needs, takes, "{what} within {limit}: {short}");
                         refused += 1;
@@ -81,7 +82,7 @@ fn no_plan_takes_more(seeds: Range<u64>) {
     );
 }
 
-/// A host without memory is no swapping.
+/// A host without memory means no swapping.
 #[test]
 fn without_host_memory_nothing_is_swapped() {
     let mut plans = 0;
@@ -101,7 +102,7 @@ fn without_host_memory_nothing_is_swapped() {
     assert!(plans > 0, "no trace has a plan without swapping");
 }
 
-/// What is proved to be needed is in every plan, of whatever policy, and less is refused before anything is searched.
+/// The proven need is in every plan, of any policy, and less is refused before any search.
 #[test]
 fn what_is_proved_to_be_needed_is_taken_by_every_plan() {
     every_plan_takes_what_is_proved(0..3);
@@ -144,7 +145,7 @@ fn every_plan_takes_what_is_proved(seeds: Range<u64>) {
     );
 }
 
-/// A chain by hand: swapping alone, at the peak's end what does not fit has to be on the host.
+/// A chain by hand: swapping alone, bytes that do not fit at the end of the peak have to be on the host.
 #[test]
 fn a_chain_needs_what_it_cannot_keep() {
     let trace = chain_trace(6);
@@ -160,8 +161,7 @@ fn a_chain_needs_what_it_cannot_keep() {
     assert!(plan.schedule.host_bytes(&trace) >= short.needs);
 }
 
-/// Where the host is short the planner recomputes: no memory of the host is a plan without swapping, and a little of it is no
-/// worse.
+/// If the host is short the planner recomputes: no host memory gives a plan without swapping, and a little of it is no worse.
 #[test]
 fn the_planner_recomputes_where_the_host_is_too_small() {
     recomputed_where_the_host_is_too_small(0..4);
@@ -193,7 +193,7 @@ fn recomputed_where_the_host_is_too_small(seeds: Range<u64>) {
     );
 }
 
-/// When time is up at once, or on the way, the limit holds as well.
+/// If time is up at once, or during the search, the limit holds as well.
 #[test]
 fn a_plan_in_no_time_keeps_the_limit() {
     plans_in_no_time(0..4);
@@ -226,7 +226,7 @@ fn plans_in_no_time(seeds: Range<u64>) {
     assert!(found * 3 > asked, "{found} of {asked}");
 }
 
-/// The optimum within a limit is no faster than that without one, and the planner's plan is none that is faster.
+/// The optimum within a limit is no faster than that without one, and no plan of the planner is faster.
 #[test]
 fn the_optimum_keeps_the_limit() {
     let mut slower = 0;
@@ -262,7 +262,7 @@ fn the_optimum_keeps_the_limit() {
     assert!(slower > 5, "{slower} are slower for it");
 }
 
-/// The bound knows the limit: it rises as the host shrinks, to no more than what holds without swapping.
+/// The bound respects the limit: it rises as the host shrinks, at most to the bound without swapping.
 #[test]
 fn the_bound_rises_as_the_host_shrinks() {
     let mut sharper = 0;
@@ -278,7 +278,7 @@ fn the_bound_rises_as_the_host_shrinks() {
         assert!((bounds[0] / free - 1.0).abs() < 1e-4, "{what}");
         assert!(bounds.is_sorted_by(|a, b| a <= &(b * (1.0 + 1e-4))), "{what}");
         let none = bound(Allow { swap: false, ..Allow::ALL });
-        // Twice what all ops take says that nothing fits without swapping.
+        // Twice the seconds of all ops means that nothing fits without swapping.
         let fits = none < 1.99 * trace.fastest_seconds().0;
         assert!(!fits || bounds[4] <= none * (1.0 + 1e-4), "{what}, {none} without swapping");
         sharper += usize::from(bounds[4] > free * 1.01);
@@ -286,7 +286,7 @@ fn the_bound_rises_as_the_host_shrinks() {
     assert!(sharper > 5, "{sharper} of 20");
 }
 
-/// A place on the host is as large as what is ever there of a tensor, in whole units.
+/// A place on the host is as large as the largest part of a tensor that is ever there, in whole units.
 #[test]
 fn places_are_whole_units() {
     assert_eq!([0, 1, 256, 257].map(place_on_host), [0, 256, 256, 512]);

@@ -1,7 +1,7 @@
-//! Property tests over traces, links and budgets at the edge of sense and beyond it; the fuzz target in `tools/fuzz/` asks the
-//! same of what a fuzzer finds.
+//! Property tests over traces, links and budgets at the edge of validity and beyond it; the fuzz target in `tools/fuzz/` tests
+//! the same on a fuzzer's inputs.
 //!
-//! What is drawn is a string of bytes, so that a failure is shrunk to a short one; put it into `cases` once it is mended.
+//! The random input is a string of bytes, so that a failure is shrunk to a short one; add it to `cases` once it is fixed.
 
 use crate::common::judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
@@ -77,7 +77,7 @@ fn fifty_thousand_ops_are_planned_within_seconds() {
         let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
         judge(&trace, &request);
         println!("{policy}: {:.1} s", start.elapsed().as_secs_f64());
-        // Wide enough for a slow machine and its neighbours; a square of the ops would take minutes.
+        // Wide enough for a slow, shared machine; a square of the ops would take minutes.
         assert!(start.elapsed() < Duration::from_secs(60), "{policy}: {:?}", start.elapsed());
     }
 }

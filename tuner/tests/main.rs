@@ -1,4 +1,4 @@
-//! The tuner's tests: one program, so that they are linked once and run beside each other.
+//! The tuner's tests: one program, so that they are linked once and run in parallel.
 //!
 //! `cargo test --release -p plimsoll-tuner --test main cliffs` runs those of one file.
 

@@ -1,5 +1,4 @@
-//! The planner compared with the optimum on small random traces. That the optimum is one, the tests of
-//! `src/policies/optimal` say.
+//! Tests of the planner against the optimum on small random traces. The tests of `src/policies/optimal` verify the optimum.
 
 use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
@@ -16,7 +15,7 @@ const HYBRID: Allow = Allow { pieces: false, ..Allow::ALL };
 /// Whole tensors are swapped.
 const SWAP: Allow = Allow { recompute: false, ..HYBRID };
 
-/// A request at a budget between floor and the middle between floor and peak.
+/// Returns a request at a budget between floor and the middle between floor and peak.
 fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static> {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
@@ -24,7 +23,7 @@ fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static>
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
     let mut request = request(budget, 600.0 * GRAIN as f64, duplex, Policy::Plimsoll);
     (request.allow, request.limits.evaluations) = (allow, None);
-    // Nothing is recomputed early in the optimal policy's space; and the planner is to come near it by itself.
+    // Nothing is recomputed early in the optimal policy's space; and the planner must come near it without that search.
     request.without = [Trick::Early, Trick::Exact].into_iter().collect();
     if seed.is_multiple_of(7) {
         request.link.latency_seconds = Seconds(0.05);
@@ -32,8 +31,8 @@ fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static>
     request
 }
 
-/// What random traces say of the planner: the mean ratio to the optimum. Where the planner's schedule is at the lower bound
-/// it is the optimum; there are as many traces as it takes to have so many others.
+/// Returns the mean ratio of the planner to the optimum on random traces. A planner's schedule at the lower bound is the optimum;
+/// there are as many traces as needed for `count` others.
 fn mean_ratio(name: &str, allow: Allow, most_ops: u64, count: usize) -> f64 {
     let (mut ratios, mut without, mut at_bound) = (Vec::new(), 0, 0);
     for seed in 0.. {
@@ -51,7 +50,7 @@ fn mean_ratio(name: &str, allow: Allow, most_ops: u64, count: usize) -> f64 {
             continue;
         }
         let what = format!("{name}, seed {seed}: {} under a bound of {}", plan.makespan, plan.bound);
-        // It must be found anew: the planner's makespan only says how late is too late.
+        // The optimum must be found anew: the planner's makespan is only an upper limit.
         let least = least(&trace, &request, plan.makespan * (1.0 + 1e-6)).expect("it is small");
         let least = least.unwrap_or_else(|| panic!("{what} is none of the optimal policy's space"));
         assert!(least.reached, "{what}: at least {}", least.seconds);

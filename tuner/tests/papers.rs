@@ -1,8 +1,8 @@
-//! The papers' policies on small chains on which their decisions are known by hand.
+//! Tests of the papers' policies on small chains on which their decisions are known by hand.
 //!
-//! A chain has layers 0 to n-1. Layer i reads x_i and writes x_(i+1) in 1 s; its backward op reads x_i and the gradient
-//! y_(i+1), and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless said otherwise. And
-//! what Euro-Par'20 found of its program on the chains of real networks.
+//! A chain has layers 0 to n-1. Layer i reads x_i and writes x_(i+1) in 1 s; its backward op reads x_i and the gradient y_(i+1),
+//! and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless stated otherwise. A further test
+//! checks the finding of Euro-Par'20 on its program for the chains of real networks.
 
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex};
@@ -30,7 +30,7 @@ fn op(kind: &str, layer: usize, phase: Phase, reads: &[usize], writes: &[usize])
     }
 }
 
-/// A chain of layers of these kinds: x_i is tensor i, y_i is tensor n + 1 + i.
+/// Returns a chain of layers of these kinds: x_i is tensor i, y_i is tensor n + 1 + i.
 fn chain(kinds: &[&str]) -> Trace {
     let n = kinds.len();
     let tensor = |t: usize| {
@@ -65,7 +65,7 @@ fn plan(trace: &Trace, budget: Bytes, policy: Policy) -> Plan {
     planned(trace, &request(budget, RATE, Duplex::Full, policy)).expect("it fits")
 }
 
-/// At its peak a trace takes so long under a policy, which offloads just these tensors, in this order.
+/// Checks that at its peak a trace takes this long under a policy, which offloads just these tensors, in this order.
 #[track_caller]
 fn check(trace: &Trace, policy: Policy, seconds: f64, offloaded: &[u32]) {
     let plan = plan(trace, peak(trace), policy);
@@ -130,8 +130,8 @@ fn vdnn_dyn_takes_the_first_pass_that_fits() {
     assert_eq!((keep.makespan, offloads(&keep)), (Seconds(8.0), vec![]));
     let conv = plan(&trace, peak(&trace) - Bytes(1), Policy::VdnnDyn);
     assert_eq!((conv.makespan, offloads(&conv)), (Seconds(12.0), vec![0, 1]));
-    // The backward op of layer 3 touches three tensors, beside the one that is prefetched during it. In 400 bytes only all
-    // layers will do, and the op of layer 1 is downgraded to what fits beside its 200.
+    // The backward op of layer 3 touches three tensors, in addition to the one that is prefetched during it. In 400 bytes only
+    // all layers suffice, and the op of layer 1 is downgraded to the algorithm that fits next to its 200.
     let lean = Alternative { name: "lean".into(), seconds: Seconds(3.0), workspace_bytes: Bytes(50) };
     let leanest = Alternative { name: "leanest".into(), seconds: Seconds(9.0), workspace_bytes: Bytes::ZERO };
     trace.ops[1].alternatives = vec![leanest, lean];
@@ -199,7 +199,7 @@ const CONVS: [&str; 6] = ["conv"; 6];
 fn greedy_offloads_the_first_and_dynprog_what_fits_best() {
     let mut trace = chain(&CONVS);
     trace.tensors[0].bytes = Bytes(10);
-    // At the peak, 95 bytes have to go: x_0 and x_1 for the eager one. The 5 to 100 are more than rounding to slots takes.
+    // At the peak, 95 bytes have to go: x_0 and x_1 for the eager one. The 5 to 100 are more than the loss of rounding to slots.
     let budget = peak(&trace) - Bytes(95);
     let greedy = plan(&trace, budget, Policy::Greedy);
     assert_eq!(offloads(&greedy), [0, 1]);
@@ -207,7 +207,7 @@ fn greedy_offloads_the_first_and_dynprog_what_fits_best() {
     assert_eq!(offloads(&dynprog).len(), 1);
     assert_ne!(offloads(&dynprog), [0]);
     assert!(dynprog.makespan <= greedy.makespan);
-    // With nothing to gain from it, nothing is offloaded, but by rounding to slots.
+    // If it gains nothing, nothing is offloaded, except by rounding to slots.
     for policy in [Policy::Greedy, Policy::VdnnRatio, Policy::Tflms, Policy::AutoSwap] {
         check(&trace, policy, 12.0, &[]);
     }
@@ -298,7 +298,7 @@ fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     // Two fewer than the 8 that the peak has: for 500 bytes one of the checkpoints leaves, the first.
     let swapped = plan(&trace, Bytes(500), Policy::SuperNeurons);
     assert_eq!((run_again(&swapped), offloads(&swapped)), (vec![3, 1], vec![0]));
-    // Either alone: recomputing needs 600 bytes, and swapping takes all that recomputing would have given up besides.
+    // Either alone: recomputing needs 600 bytes, and swapping also takes all tensors that recomputing would have given up.
     let alone = |budget, swap, recompute| {
         let allow = Allow { swap, recompute, ..Allow::ALL };
         let request = request(Bytes(budget), RATE, Duplex::Full, Policy::SuperNeurons);
@@ -307,15 +307,15 @@ fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     assert_eq!(alone(600, false, true), Ok((vec![3, 1], vec![])));
     assert_eq!(alone(599, false, true).expect_err("too little").needs, Bytes(600));
     assert_eq!(alone(500, true, false), Ok((vec![], vec![0, 1, 2])));
-    // What cannot be recomputed stays.
+    // Tensors that cannot be recomputed stay.
     trace.ops[1].recomputable = false;
     let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);
     assert_eq!(run_again(&again), [3]);
 }
 
-/// Euro-Par'20's assumption (B), one transfer at a time, and its LB = max(compute, 2 (peak - limit) / rate) (Proposition 3):
-/// at these shares of the way from the least memory in which the chain runs to the peak, `dynprog` stays within 1.2 of LB,
-/// as §6.2 found, and `plimsoll` is no slower. Gives the number of shares at which it is faster.
+/// Euro-Par'20's assumption (B), one transfer at a time, and its LB = max(compute, 2 (peak - limit) / rate) (Proposition 3): at
+/// these shares of the way from the least memory in which the chain runs to the peak, `dynprog` stays within 1.2 of LB, as §6.2
+/// found, and `plimsoll` is no slower. Returns the number of shares at which it is faster.
 #[track_caller]
 fn check_finding(trace: &Trace, rate: f64, shares: &[f64]) -> usize {
     let planned = |budget, policy| {
@@ -343,7 +343,7 @@ fn check_finding(trace: &Trace, rate: f64, shares: &[f64]) -> usize {
 
 #[test]
 fn dynprog_is_within_1_2_of_the_bound_on_a_chain_and_plimsoll_is_no_slower() {
-    // As in a ResNet, every eight layers features halve, and layers take longer the larger their features are.
+    // As in a ResNet, features halve every eight layers, and layers take longer the larger their features are.
     let mut trace = chain(&["conv"; 32]);
     for (t, tensor) in trace.tensors.iter_mut().enumerate() {
         let layer = if t <= 32 { t } else { t - 33 };
@@ -352,8 +352,8 @@ fn dynprog_is_within_1_2_of_the_bound_on_a_chain_and_plimsoll_is_no_slower() {
     for op in &mut trace.ops {
         op.seconds = Seconds(0.4 + trace.tensors[op.reads[0].index()].bytes.0 as f64 / 400.0);
     }
-    // In the least memory two of the largest features are all that fits, so that nothing overlaps; and so with a link half as
-    // fast, on which features pile up as they are made.
+    // In the least memory only two of the largest features fit, so that nothing overlaps; likewise with a link half as fast, on
+    // which features pile up as they are made.
     check_finding(&trace, 300.0, &[0.2, 0.3, 0.5, 0.7, 0.9, 1.0]);
 }
 

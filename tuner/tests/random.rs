@@ -1,6 +1,6 @@
-//! Properties over random traces: updates in place, overwriting, tensors of no bytes, dead ones, ones that are there from
-//! the start, workspaces, alternatives, ops that take no time; every policy, both kinds of link, budgets from below the
-//! floor to above the peak.
+//! Properties over random traces: updates in place, overwriting, tensors of 0 bytes, dead ones, ones that exist from the start,
+//! workspaces, alternatives, ops that take no time; every policy, both kinds of link, budgets from below the floor to above the
+//! peak.
 
 use crate::common::{assert_best, planned, request};
 use plimsoll_ir::Bytes;
@@ -10,7 +10,7 @@ use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::{Allow, Policy, Shortage};
 use std::ops::Range;
 
-/// Floor less one, and so many hundredths of the way from floor to peak.
+/// Returns floor less one, and this many hundredths of the way from floor to peak.
 fn budgets(trace: &Trace) -> Vec<Bytes> {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has an op").1;

@@ -1,5 +1,5 @@
-//! The shared traces at a few budgets each, full and half duplex, under every policy; a sample of the schedules is judged by
-//! the referee as well. Says so and ends where the traces, the referee or python3 are missing.
+//! Tests of the shared traces at a few budgets each, full and half duplex, under every policy; the referee judges a sample of the
+//! schedules as well. The test prints a message and ends if the traces, the referee or python3 are missing.
 
 use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
@@ -15,7 +15,7 @@ fn shared(folder: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(folder)
 }
 
-/// The traces with their files, or none.
+/// Returns the traces with their files, or none.
 pub fn traces() -> Vec<(PathBuf, Trace)> {
     let Ok(entries) = std::fs::read_dir(shared("traces")) else {
         println!("skipped: no traces in {}", shared("traces").display());
@@ -38,7 +38,7 @@ pub fn budget(trace: &Trace, fraction: f64) -> Bytes {
     floor + Bytes(((peak - floor).0 as f64 * fraction) as u64)
 }
 
-/// One or two of these for each trace, in turn; the bench has the full table.
+/// Budgets, one or two for each trace, in turn; the bench has the full table.
 const FRACTIONS: [f64; 5] = [0.1, 0.2, 0.4, 0.6, 0.8];
 
 fn every_policy(duplex: Duplex, offsets: &[usize]) {

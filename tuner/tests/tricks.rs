@@ -1,4 +1,4 @@
-//! The switches of the searches: their names, and plans without each trick.
+//! Tests of the searches' switches: their names, and plans without each trick.
 
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
@@ -29,7 +29,7 @@ fn a_set_has_what_it_was_made_of() {
     }
 }
 
-/// Random traces, and a chain, each halfway between floor and peak or lower, and a link that tensors wait for.
+/// Returns random traces, and a chain, each halfway between floor and peak or lower, and a link that tensors wait for.
 fn subjects() -> Vec<(Trace, Bytes, f64)> {
     let mut subjects: Vec<(Trace, f64)> = (0..4).map(|seed| (random_trace_of(30, seed), 300.0)).collect();
     subjects.push((chain_trace(30), 5e9));
@@ -42,7 +42,7 @@ fn subjects() -> Vec<(Trace, Bytes, f64)> {
     subjects.into_iter().enumerate().map(budgeted).collect()
 }
 
-/// What comes of a request without these tricks; whatever it is, it was checked, and is no faster than the bound.
+/// Returns the result of a request without these tricks; any plan was checked, and is no faster than the bound.
 fn without(subject: &(Trace, Bytes, f64), tricks: &[Trick], recompute: bool) -> Result<Plan, Witness> {
     let (trace, budget, rate) = subject;
     let request = PlanRequest {

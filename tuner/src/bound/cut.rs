@@ -1,16 +1,16 @@
-//! The least cost of having what is wanted: a minimum cut, found as a maximum flow (Dinic's).
+//! Minimum cost of providing the needed values: a minimum cut, found as a maximum flow (Dinic's).
 //!
-//! Every needed value is had, either for its own price or from its maker; a maker that is recomputed costs its price and
-//! wants its inputs, each of which is had likewise. A needed value's price is therefore paid unless its maker is recomputed,
-//! a dead value's if some maker wants it and its own maker is not recomputed. With source = wanted, this is a cut:
+//! Every needed value is provided either for its own price or by its maker; a maker that is recomputed costs its price and needs
+//! its inputs, each of which is provided likewise. A needed value's price is therefore paid unless its maker is recomputed, a
+//! dead value's if some maker needs it and its own maker is not recomputed. With source = needed, this is a cut:
 //!
 //! - source to maker, the prices of its needed outputs;
 //! - maker to sink, its own price;
 //! - maker to each dead input, without limit;
-//! - dead value to its maker, or to the sink where it has none: its price.
+//! - dead value to its maker, or to the sink if it has none: its price.
 //!
-//! A needed value without a maker is paid in any case. The flow is a lower bound of the cost even where rounding leaves
-//! it a hair below the maximum; that is why its value is used and not the cut's.
+//! A needed value without a maker is always paid. The flow is a lower bound of the cost even if rounding leaves it slightly below
+//! the maximum; that is why its value is used and not the cut's.
 
 use super::values::Instant;
 use crate::request::Limits;
@@ -19,33 +19,33 @@ use std::ops::Range;
 use typed_index_collections::{TiVec, ti_vec};
 
 define_id!(
-    /// A node of the network: the source, the sink, the makers, and the values that are dead.
+    /// Node of the network: the source, the sink, the makers, and the dead values.
     NodeId, "node");
 define_id!(
-    /// An arc from one node to another.
+    /// Arc from one node to another.
     ArcId, "arc");
 
 const SOURCE: NodeId = NodeId(0);
 const SINK: NodeId = NodeId(1);
 
-/// The node of a maker.
+/// Returns the node of a maker.
 fn node_of(maker: usize) -> NodeId {
     NodeId::new(2 + maker)
 }
 
-/// The network of an instant.
+/// Network of an instant.
 pub(super) struct Cut {
     /// By node: its first arc; those of a node follow each other, in the order in which they were added.
     first: TiVec<NodeId, ArcId>,
     arcs: TiVec<ArcId, Arc>,
-    /// Arcs that may carry something from the start, and what.
+    /// Arcs with an initial capacity, and that capacity.
     limits: Vec<(ArcId, Limit)>,
     makers: usize,
-    /// By node: its distance from the source over arcs that carry more, in arcs; none where it was not reached.
+    /// By node: its distance from the source in arcs with remaining capacity; `None` if it was not reached.
     level: TiVec<NodeId, Option<u32>>,
     next: TiVec<NodeId, ArcId>,
     queue: Vec<NodeId>,
-    /// The arcs from the source to where the search for paths is.
+    /// Arcs from the source to the current node of the search for paths.
     path: Vec<ArcId>,
 }
 
@@ -53,35 +53,35 @@ pub(super) struct Cut {
 #[derive(Clone, Copy)]
 struct Arc {
     to: NodeId,
-    /// The same arc backwards.
+    /// Reverse arc.
     back: ArcId,
-    /// What it may carry yet.
+    /// Remaining capacity.
     left: f64,
 }
 
-/// Arcs as they are added: from where, to where, and what each may carry.
+/// Arcs as they are added: tail, head and capacity.
 #[derive(Default)]
 struct Arcs(Vec<(NodeId, NodeId, Limit)>);
 
-/// After so many paths it is asked whether time is up.
+/// Number of paths between two checks of the time.
 const PATHS: usize = 256;
 
-/// What an arc may carry.
+/// Capacity of an arc.
 enum Limit {
-    /// The price of a value.
+    /// Price of a value.
     Value(usize),
-    /// The prices of these values.
+    /// Prices of these values.
     Values(Vec<usize>),
-    /// The price of a maker.
+    /// Price of a maker.
     Maker(usize),
     None,
 }
 
-/// What is cheapest.
+/// Cheapest choice.
 pub(super) struct Cheapest {
-    /// No way to have everything costs less.
+    /// Lower bound on the cost of providing everything.
     pub cost: f64,
-    /// By maker: whether it is recomputed.
+    /// By maker: `true` if it is recomputed.
     pub again: Vec<bool>,
 }
 
@@ -90,7 +90,7 @@ impl Arcs {
         self.0.push((from, to, limit));
     }
 
-    /// The network of these arcs and as many nodes as come before this one.
+    /// Returns the network of these arcs and of all nodes before `end`.
     fn network(self, end: NodeId, makers: usize) -> Cut {
         let mut counts: TiVec<NodeId, u32> = ti_vec![0; end.index()];
         for (from, to, _) in &self.0 {
@@ -129,7 +129,7 @@ impl Cut {
         let mut next = node_of(makers);
         let mut arcs = Arcs::default();
         let mut outputs: Vec<Vec<usize>> = vec![Vec::new(); makers];
-        // By value: its node, where it is dead.
+        // By value: its node, if it is dead.
         let mut dead = vec![None; instant.wanted.len()];
         for (v, value) in instant.wanted.iter().enumerate() {
             if value.needed {
@@ -152,7 +152,7 @@ impl Cut {
         arcs.network(next, makers)
     }
 
-    /// The cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost
+    /// Returns the cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost
     /// still a lower bound.
     pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64, limits: &Limits<'_>) -> Cheapest {
         self.arcs.iter_mut().for_each(|arc| arc.left = 0.0);
@@ -188,7 +188,7 @@ impl Cut {
         self.first[node]..self.first[node.next()]
     }
 
-    /// Works out the levels, as far as they are no more than the sink's. Whether the sink can be reached.
+    /// Computes the levels up to the sink's. Returns `true` if the sink can be reached.
     fn reach(&mut self, tiny: f64) -> bool {
         self.level.clear();
         self.level.resize(self.first.len() - 1, None);
@@ -213,7 +213,7 @@ impl Cut {
         false
     }
 
-    /// One path to the sink, filled; how much it carries. It goes on where the last one was full.
+    /// Fills one path to the sink and returns its flow. Continues where the last one was full.
     fn augment(&mut self, tiny: f64) -> f64 {
         let mut node = self.path.last().map_or(SOURCE, |arc| self.arcs[*arc].to);
         while node != SINK {

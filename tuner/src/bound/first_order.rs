@@ -1,26 +1,26 @@
-//! Prices for the rows of a linear program, found step by step, and what they prove.
+//! Prices for the rows of a linear program, found step by step, and the bound that they prove.
 //!
-//! The program is: minimise cost x, rows x >= right, 0 <= x <= most. For prices y >= 0 of the rows, whatever they are,
+//! The program is: minimise cost x, rows x >= right, 0 <= x <= most. For any prices y >= 0 of the rows,
 //!
 //! ```text
 //! right y + sum over columns of most * min(0, cost - y rows)
 //! ```
 //!
-//! is no more than the minimum (weak duality). [`Program::prove`] looks for prices with much of it by the primal-dual hybrid
-//! gradient method, as in PDLP (Applegate and others, 2021): rows and columns scaled, averages, restarts where these are
-//! better than the last point, and a weight between both sides that follows the steps. It is cheap and inexact, which here
-//! costs sharpness alone.
+//! is no more than the minimum (weak duality). [`Program::prove`] looks for prices with a large value by the primal-dual hybrid
+//! gradient method, as in PDLP (Applegate and others, 2021): rows and columns scaled, averages, restarts if these are better than
+//! the last point, and a weight between both sides that follows the steps. It is cheap and inexact, which here only makes the
+//! bound less sharp.
 //!
-//! What this file does not do: find x.
+//! This file deliberately does not return x.
 
 use crate::numbers::real;
 use crate::request::Limits;
 
-/// After so many steps the averages are looked at.
+/// Number of steps between two looks at the averages.
 const CHECK: usize = 40;
-/// Nearer to the minimum there is no need to go.
+/// Relative distance from the minimum at which the search ends.
 const CLOSE: f64 = 1e-6;
-/// Times that rows and columns are scaled to have no number above 1.
+/// Number of times that rows and columns are scaled to have no number above 1.
 const SCALINGS: usize = 8;
 
 /// Numbers by row, or by column.
@@ -61,14 +61,14 @@ impl Sparse {
     }
 }
 
-/// A point: by column its x, by row its price.
+/// By column its x, by row its price.
 #[derive(Clone)]
 struct Point {
     x: Vec<f64>,
     y: Vec<f64>,
 }
 
-/// The program with rows and columns scaled.
+/// Program with rows and columns scaled.
 struct Scaled {
     by_row: Sparse,
     by_column: Sparse,
@@ -78,21 +78,21 @@ struct Scaled {
 }
 
 impl Program {
-    /// A column, and its position.
+    /// Adds a column, and returns its position.
     pub fn column(&mut self, cost: f64, most: f64) -> usize {
         self.cost.push(cost);
         self.most.push(most);
         self.cost.len() - 1
     }
 
-    /// A row: these columns times these numbers are at least `right`.
+    /// Adds a row: these columns times these numbers are at least `right`.
     pub fn row(&mut self, numbers: impl IntoIterator<Item = (usize, f64)>, right: f64) {
         let row = self.right.len();
         self.rows.extend(numbers.into_iter().filter(|n| n.1 != 0.0).map(|(column, n)| (row, column, n)));
         self.right.push(right);
     }
 
-    /// How many numbers its rows have.
+    /// Returns the count of numbers in its rows.
     pub fn size(&self) -> usize {
         self.rows.len()
     }
@@ -103,7 +103,7 @@ impl Program {
             let (mut rows, mut columns) = (vec![0.0f64; of_row.len()], vec![0.0f64; of_column.len()]);
             for &(row, column, number) in &self.rows {
                 let size = (number * of_row[row] * of_column[column]).abs();
-                // The largest, and in the end the sum.
+                // The largest, and at the end the sum.
                 for all in [&mut rows[row], &mut columns[column]] {
                     *all = if at < SCALINGS { all.max(size) } else { *all + size };
                 }
@@ -129,7 +129,7 @@ impl Program {
         }
     }
 
-    /// What the best prices prove that so many steps come upon. Less where time is up, and nothing, 0, at least.
+    /// Returns the bound of the best prices found in this many steps. It is weaker if time is up, and at least 0.
     pub fn prove(&self, steps: usize, limits: &Limits<'_>) -> f64 {
         let scaled = self.scaled();
         let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -178,7 +178,7 @@ impl Program {
 }
 
 impl Scaled {
-    /// The largest singular value, nearly.
+    /// Approximates the largest singular value.
     fn norm(&self) -> f64 {
         let mut x: Vec<f64> = (0..self.cost.len()).map(|at| 1.0 + real(at % 7) * 0.1).collect();
         let mut size = 1.0f64;
@@ -204,7 +204,7 @@ impl Scaled {
         }
     }
 
-    /// What the prices of a point prove, and how far the point is from solving the program.
+    /// Returns the bound that the prices of a point prove, and the point's distance from solving the program.
     fn judge(&self, at: &Point, weight: f64) -> (f64, f64) {
         let (mut broken, mut wrong, mut cost) = (0.0, 0.0, 0.0);
         let mut proved: f64 = at.y.iter().zip(&self.right).map(|(y, right)| y * right).sum();

@@ -1,11 +1,11 @@
-//! A time below which no schedule can be, whether it swaps, recomputes ops or both: a linear program, by columns.
+//! A lower bound on the makespan of every schedule, whether it swaps, recomputes ops or both: a linear program, by columns.
 //!
 //! # The program
 //!
-//! A *value* is a tensor in one version. Choose an op p; below, *end of p* is the instant just before its first run
-//! ends. For every value x that is written no later than p, that p does not touch (it neither reads and leaves x, nor
-//! writes it) and that may be wanted after p, there are fractions k (kept) and s (swapped); for every recomputable op
-//! w <= p that could be wanted again, a number r.
+//! A *value* is a tensor in one version. Choose an op p; below, *end of p* is the instant just before its first run ends. For
+//! every value x that is written no later than p, that p does not touch (it neither reads and leaves x, nor writes it) and that
+//! may be wanted after p, there are fractions k (kept) and s (swapped); for every recomputable op w <= p that could be wanted
+//! again, a number r.
 //!
 //! ```text
 //! minimise T1 + T2
@@ -16,21 +16,21 @@
 //! (5) T1 >= seconds of the ops through w + sum of out_x s_x over x written at or after w      every w; and from the start
 //! (6) T2 >= seconds of the ops after p + sum of seconds_w r(w)
 //! (7) T2 >= seconds of the ops from j on + sum of back_x s_x over x with a deadline at or before j    every j after p
-//! (8) sum of bytes_x s_x <= the host's memory, where that is limited
+//! (8) sum of bytes_x s_x <= the host's memory, if that is limited
 //! ```
 //!
 //! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
-//! alternative of an op; r = 0 where x is on the device from the start or its writer is not recomputable. The *deadline*
-//! of a value that some op after p reads is the first such op; of another one, the last deadline of the ops that would read
-//! it if they were recomputed, where the deadline of an op is the last one of its outputs that p does not touch. A value
-//! without a deadline is not wanted. The largest minimum over all p that are tried counts.
+//! alternative of an op; r = 0 if x is on the device from the start or its writer is not recomputable. The *deadline* of a value
+//! that some op after p reads is the first such op; of any other value, the last deadline of the ops that would read it if they
+//! were recomputed, where the deadline of an op is the last one of its outputs that p does not touch. A value without a deadline
+//! is not wanted. The largest minimum over all tried p counts.
 //!
 //! # Why it holds
 //!
-//! Take a valid schedule and its timeline, and let T1 be the end of p's first run and T2 the rest of the makespan. The
-//! variables are read off as follows; then every row holds, so that the minimum is no more than the makespan. (Let every
-//! command take some time. Where commands take none, give each an e more: the schedule stays valid, its makespan and the
-//! program are continuous in e, and e goes to 0.)
+//! Take a valid schedule and its timeline, and let T1 be the end of p's first run and T2 the rest of the makespan. The variables
+//! are read off as follows; then every row holds, so that the minimum is no more than the makespan. (Let every command take some
+//! time. If commands take none, give each an e more: the schedule stays valid, its makespan and the program are continuous in e,
+//! and e goes to 0.)
 //!
 //! - k_x: the share of x's bytes for which, at the end of p, a buffer is open that holds x and that p does not write, or
 //!   that a prefetch under way is filling with x.
@@ -47,9 +47,9 @@
 //! - (1) x's deadline reads it, in its first run. If r(writer) = 0, all its bytes are in k or in s by the above.
 //! - (2) If r(w) = 1, w is recomputed after p and before w's deadline, reading z. If an op after p reads z, let j be the
 //!   first: j or that run of w, whichever is earlier, is the reader, and not after z's deadline j. Else z's deadline is at
-//!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies beside
-//!   what p touches.
-//! - (3) At the end of p all that p reads, writes and uses as workspace lies in open buffers, at least as many bytes as
+//!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies next
+//!   to p's operands.
+//! - (3) At the end of p all tensors that p reads, writes and uses as workspace lie in open buffers, at least as many bytes as
 //!   the leanest alternative needs. The buffers of k are others: they hold other tensors, or the version of one that p
 //!   overwrites elsewhere. Buffers that are open at one time share no byte of the pool (rule 4), a prefetch's included.
 //! - (4) The compute stream has run all ops through p, once each at least.
@@ -66,30 +66,28 @@
 //!
 //! # Without swapping
 //!
-//! Then every s is 0, whatever it would cost: rows (5) go, and back_x is a price per byte that is far above what running
-//! ops again costs. The program has a solution for it even where no schedule fits. Since r <= 1, a minimum of more than
-//! twice the seconds of all ops says that none does, and no more than that is given.
+//! Then every s is 0, whatever it would cost: rows (5) are dropped, and back_x is a price per byte that is far above that of
+//! running ops again. The program has a solution for it even if no schedule fits. Since r <= 1, a minimum of more than twice the
+//! seconds of all ops proves that none does, and the bound is limited to that.
 //!
-//! Likewise where the host is limited: a byte that exceeds it has such a price, and a minimum above what all ops take twice and
-//! all transfers once says that no schedule fits.
+//! Likewise if the host is limited: a byte that exceeds it has such a price, and a minimum above the seconds of all ops twice and
+//! all transfers once proves that no schedule fits.
 //!
 //! Pieces are fractions; whole tensors are fractions 0 and 1. In-place updates are ops like others: running one again
 //! reads the earlier version and makes the later one. On a half-duplex link all rows hold as they are.
 //!
-//! This is the program that a prototype of ours used, with three differences, all to the sharper side: values that only
-//! is recomputed want have deadlines, an earlier version of what p updates is not free, and latency counts.
+//! This is the program of an earlier prototype, with three differences, all of which make it sharper: values that are needed only
+//! for recomputing have deadlines, an earlier version of a value that p updates is not free, and latency counts.
 //!
 //! # How it is solved
 //!
-//! A solver of linear programs takes seconds at 10,000 ops. But at fixed prices for rows (3) to (7) the rest, (1) and (2),
-//! is a minimum cut (`bound/cut.rs`), whose corners are whole numbers; so columns are generated (`bound/master.rs`:
-//! Dantzig and Wolfe's decomposition), until the best mixture of columns costs no more than what the prices prove. Every
-//! set of prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only
-//! weak.
+//! A solver of linear programs takes seconds at 10,000 ops. But at fixed prices for rows (3) to (7) the rest, (1) and (2), is a
+//! minimum cut (`bound/cut.rs`), whose corners are whole numbers; so columns are generated (`bound/master.rs`: Dantzig and
+//! Wolfe's decomposition), until the best mixture of columns costs no more than the bound that the prices prove. Every set of
+//! prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only weak.
 //!
-//! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
-//! `bound/several.rs` does; know that what is recomputed needs memory when it is made, or before p. It has no better rows for
-//! half duplex.
+//! This file deliberately does not try p at all ops of a long trace, combine several instants in one program (`bound/several.rs`
+//! does), or count the memory that recomputing needs, or memory before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
@@ -102,22 +100,22 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
 use std::cmp::Reverse;
 
-/// A bound is looked for until it is known to be within this share of the best that its instant can give.
+/// The search for a bound ends within this share of the best that its instant can give.
 const CLOSE: f64 = 2e-6;
-/// Where nothing is swapped, lacking everything that is wanted costs so many times the seconds of all ops.
+/// Cost of lacking all wanted values if nothing is swapped, in seconds of all ops.
 const LACK: f64 = 1e3;
-/// Several instants are looked at where what can only be swapped is such a share of what is wanted.
+/// Share of wanted values that can only be swapped from which several instants are combined.
 const FIXED: f64 = 0.15;
-/// Columns of one instant at most.
+/// Maximum number of columns of one instant.
 const COLUMNS: usize = 120;
-/// Fewer where they and the ops multiply to more than this, as every column has a few bytes for every op.
+/// Maximum product of columns and ops, as every column has a few bytes per op.
 const CELLS: usize = 40_000_000;
-/// Into so many stretches the ops that need more than the budget are cut.
+/// Number of stretches into which the ops that need more than the budget are cut.
 const STRETCHES: usize = 64;
-/// Fewer where they and the ops multiply to more than this.
+/// Maximum product of stretches and ops.
 const WORK: usize = 250_000;
 
-/// The program of one instant.
+/// Program of one instant.
 struct Program<'a> {
     instant: &'a Instant,
     frame: Frame,
@@ -129,7 +127,7 @@ struct Program<'a> {
     /// Made for the first prices.
     cut: Option<Cut>,
     bound: f64,
-    /// How many columns there may be.
+    /// Maximum number of columns.
     columns: usize,
     limits: &'a Limits<'a>,
 }
@@ -170,7 +168,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The best way to have everything at these prices; the bound that they prove is kept.
+    /// Returns the best column at these prices, and records the bound that they prove.
     fn price(&mut self, prices: &Prices) -> Column {
         let Program { instant, frame, .. } = self;
         let (p, wanted) = (instant.op, &instant.wanted);
@@ -207,14 +205,14 @@ impl<'a> Program<'a> {
         self.column(choice)
     }
 
-    /// What was known of another instant, as a column of this one: what is wanted here only is swapped.
+    /// Returns the known choice of a different instant as a column of this one: values wanted only here are swapped.
     fn column_like(&self, known: &Known) -> Column {
         let again = self.instant.makers.iter().map(|maker| known.again[maker.op]).collect();
         let wanted = &self.instant.wanted;
         self.column(choose(self.instant, again, |v| known.kept[wanted[v].value]))
     }
 
-    /// The column of a choice.
+    /// Returns the column of a choice.
     fn column(&self, choice: Choice) -> Column {
         let wanted = &self.instant.wanted;
         let mut out = vec![0.0; self.frame.released.len()];
@@ -237,14 +235,14 @@ impl<'a> Program<'a> {
         Column { kept: bytes, hosted, out, back, again, choice }
     }
 
-    /// Looks for the best prices, as long as they may give more than `enough`, from columns like those that are known. Gives
-    /// the columns with their fractions in the cheapest mixture; none of none.
+    /// Looks for the best prices, as long as they may give more than `enough`, from columns like the known ones. Returns the
+    /// columns with their fractions in the cheapest mixture; none if there is no mixture.
     fn solve(&mut self, enough: f64, known: &[Known]) -> Vec<(Column, f64)> {
         let kept = self.instant.wanted.iter().map(|v| v.needed.then_some(false)).collect();
         let mut master = Master::new(self.column(Choice { kept, again: vec![false; self.again.len()] }));
         master.columns.extend(known.iter().map(|known| self.column_like(known)));
         let mut parts = Vec::new();
-        // Without a mixture the bound stays at what was proved until then.
+        // Without a mixture the bound stays at the one proved so far.
         while let Some(mixture) = master.mixture(&self.frame) {
             parts = mixture.parts;
             let close = mixture.cost <= self.bound.max(enough) * (1.0 + CLOSE);
@@ -257,7 +255,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// The choice where these makers are recomputed: of what else is wanted then, is this kept, or else swapped?
+/// Returns the choice that recomputes these makers; `keep` selects the other wanted values that are kept, the rest is swapped.
 fn choose(instant: &Instant, again: Vec<bool>, keep: impl Fn(usize) -> bool) -> Choice {
     let mut has: Vec<bool> = instant.wanted.iter().map(|v| v.needed).collect();
     for (maker, _) in instant.makers.iter().zip(&again).filter(|(_, again)| **again) {
@@ -268,12 +266,12 @@ fn choose(instant: &Instant, again: Vec<bool>, keep: impl Fn(usize) -> bool) -> 
     Choice { kept, again }
 }
 
-/// A choice at some instant, for others: most of what is best at one op's end is good at the next op's, and shows at once
-/// that nothing is to be found there.
+/// Choice at some instant, to be reused for others: a choice that is best at one op's end is mostly good at the next op's, and
+/// often shows at once that the next op gives no better bound.
 struct Known {
-    /// By value: whether it is kept.
+    /// By value: `true` if it is kept.
     kept: Vec<bool>,
-    /// By op: whether it is recomputed.
+    /// By op: `true` if it is recomputed.
     again: Vec<bool>,
 }
 
@@ -290,8 +288,8 @@ impl Known {
     }
 }
 
-/// The ops at whose ends the bound is looked for first: of every stretch of those that need more than the budget, the one
-/// that needs most.
+/// Returns the ops at whose ends the bound is tried first: of every stretch of those that need more than the budget, the one that
+/// needs most.
 fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
     let over: Vec<usize> = (0..excess.len()).filter(|p| excess[*p] > 0).collect();
     let stretch = over.len().div_ceil(stretches).max(1);
@@ -302,16 +300,16 @@ fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
     ops
 }
 
-/// A trace at a budget.
+/// Trace at a budget.
 struct Search<'a> {
     all: Values,
     link: &'a Link,
     swap: bool,
-    /// The bytes of the budget that are not resident.
+    /// Bytes of the budget that are not resident.
     room: u64,
-    /// What may be swapped, in bytes; none for any number of them.
+    /// Limit of swapped bytes; `None` means unlimited.
     host: Option<u64>,
-    /// What seconds are divided by.
+    /// Divisor of seconds.
     scale: f64,
     limits: &'a Limits<'a>,
 }
@@ -321,12 +319,13 @@ impl<'a> Search<'a> {
         let all = Values::of(trace, allow.recompute);
         let total = all.until[all.until.len() - 1];
         let room = budget.saturating_sub(trace.resident_bytes).0;
-        // Of less than this nothing can be divided, and nothing need be.
+        // Smaller values cannot be a divisor, and need no scaling.
         let (host, scale) = (allow.host.map(|host| host.0), if total > 1e-200 { total } else { 1.0 });
         Search { all, link, swap: allow.swap, room, host, scale, limits }
     }
 
-    /// No program that has a solution has a larger minimum: all ops twice and, where something is swapped, everything each way.
+    /// Returns the largest possible minimum of a program that has a solution: all ops twice and, if bytes are swapped, everything
+    /// each way.
     fn most(&self) -> f64 {
         let bytes: f64 = self.all.values.iter().map(|value| Bytes(value.bytes).to_f64()).sum();
         let rates = [self.link.offload_bytes_per_second, self.link.prefetch_bytes_per_second];
@@ -335,7 +334,8 @@ impl<'a> Search<'a> {
         2.0 * self.all.until[self.all.seconds.len()] + if self.swap { moved } else { 0.0 }
     }
 
-    /// Whether much of what is wanted after an op can only be swapped, as weights: then several instants say more than one.
+    /// Returns `true` if many values wanted after an op, by weight, can only be swapped: then several instants give a sharper
+    /// bound.
     fn is_fixed(&self, op: Option<usize>) -> bool {
         let Some(op) = op else { return false };
         let instant = Instant::new(&self.all, op);
@@ -345,8 +345,8 @@ impl<'a> Search<'a> {
         sum(true) > FIXED * sum(false)
     }
 
-    /// The largest bound of the ops that are tried, divided by the scale, and the op that gives it; none where that is
-    /// no more than the sum of all seconds, or than what is known.
+    /// Returns the largest bound of the tried ops, divided by the scale, and the op that gives it; `None` if that is no more than
+    /// the sum of all seconds, or than the known bound.
     fn sharpest(&self, known: Seconds) -> (f64, Option<usize>) {
         let in_use = self.all.in_use();
         let excess: Vec<u64> = in_use.iter().map(|bytes| bytes.saturating_sub(self.room)).collect();
@@ -375,10 +375,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The bound for a valid trace, a budget that is not below its floor, and a link, of every schedule that does only what is
-/// allowed: swaps, recomputes, or both. It is never below one that is known, and what is below that is not looked for.
+/// Returns the bound for a valid trace, a budget that is not below its floor, and a link, of every schedule that uses only the
+/// allowed means: swapping, recomputing, or both. It is never below the known bound, and the search skips values below that.
 ///
-/// When time is up it is the best that was proved until then.
+/// When time is up it is the best bound proved so far.
 pub(super) fn bound(
     known: Seconds,
     trace: &Trace,
@@ -396,37 +396,37 @@ pub(super) fn bound(
     let question = Question { all, link, swap: allow.swap, room: *room, known: one };
     let worth = allow.recompute && one > 0.0 && one.is_finite() && (!allow.swap || search.is_fixed(op));
     let several = if worth { several::bound(&question, op, limits) } else { 0.0 };
-    // Sums of many numbers are a hair off.
+    // Sums of many numbers are slightly off.
     Seconds(one.max(several * (1.0 - 1e-9)))
 }
 
-/// What the program does about the values that an op leaves: a seed for a plan.
+/// Solution of the program for the values that an op leaves: a seed for a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relaxed {
-    /// Its time, a bound for every schedule.
+    /// Its minimum, a bound for every schedule.
     pub bound: Seconds,
-    /// The op whose end gives it; none where that is the sum of all seconds and nothing need be done.
+    /// Op whose end gives it; `None` if the bound is the sum of all seconds and nothing need be done.
     pub op: Option<OpId>,
-    /// The values that it does not touch and that may be wanted after it.
+    /// Values that the op does not touch and that may be wanted after it.
     pub values: Vec<Fate>,
-    /// How much of which op is recomputed after it.
+    /// Fraction of each op that is recomputed after it.
     pub again: Vec<(OpId, f64)>,
 }
 
-/// What the program does about one value. What is neither kept nor swapped is recomputed, or not wanted after all.
+/// Solution for one value. The part that is neither kept nor swapped is recomputed, or not wanted after all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fate {
-    /// Of which tensor.
+    /// Tensor of the value.
     pub tensor: TensorId,
-    /// The op that writes it; none where it is on the device from the start.
+    /// Op that writes it; `None` if it is on the device from the start.
     pub writer: Option<OpId>,
-    /// The fraction that stays on the device, k of the program.
+    /// Fraction that stays on the device, k of the program.
     pub kept: f64,
-    /// The fraction that is swapped, s of the program.
+    /// Fraction that is swapped, s of the program.
     pub swapped: f64,
 }
 
-/// The solution of the program that gives the bound.
+/// Returns the solution of the program that gives the bound.
 pub fn relax(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Relaxed {
     let search = Search::new(trace, budget, link, allow, limits);
     let (bound, op) = search.sharpest(Seconds::ZERO);

@@ -1,4 +1,4 @@
-//! The columns against the whole program as it stands in the documentation, solved at once.
+//! Tests of the columns against the whole program as documented, solved at once.
 
 use super::*;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, microlp, variable};
@@ -10,7 +10,7 @@ const SWAP: Allow = Allow { recompute: false, ..BOTH };
 const AGAIN: Allow = Allow { swap: false, ..BOTH };
 const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };
 
-/// The minimum of rows (1) to (7), in seconds.
+/// Returns the minimum of rows (1) to (7), in seconds.
 fn whole(all: &Values, instant: &Instant, room: u64, link: &Link) -> f64 {
     let mut variables = ProblemVariables::new();
     let mut parts = |count: usize| -> Vec<Variable> {
@@ -72,7 +72,7 @@ fn columns_give_what_the_whole_program_gives() {
                 continue;
             }
             let whole = whole(all, &instant, *room, &link);
-            // From the start, and from what the op before gave.
+            // From the start, and from the previous op's columns.
             for known in [&mut Vec::new(), &mut known] {
                 let mut program = Program::new(&search, &instant);
                 let columns = program.solve(0.0, known);
@@ -86,7 +86,7 @@ fn columns_give_what_the_whole_program_gives() {
     assert!(compared > 600, "{compared} programs are too few");
 }
 
-/// A trace of 7 resident bytes, tensors of these sizes of which the first is an input, and ops of these seconds, reads
+/// Returns a trace of 7 resident bytes, tensors of these sizes of which the first is an input, and ops of these seconds, reads
 /// and writes.
 fn trace_of(sizes: &[u64], recomputable: bool, ops: &[(f64, &[u32], &[u32])]) -> Trace {
     use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
@@ -126,8 +126,8 @@ fn hand_made(recomputable: bool) -> Trace {
 
 #[test]
 fn nothing_leaves_before_it_is_made() {
-    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing. A program
-    // over several instants knows, too, that some of them are prefetched after op 2, in 3 s.
+    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing. A program over
+    // several instants also knows that some of them are prefetched after op 2, in 3 s.
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
@@ -158,12 +158,12 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 
 #[test]
 fn a_trace_worked_out_by_hand() {
-    // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 are prefetched in 3 s, then op 3
-    // runs. Several instants together know that some left before op 1, too; no schedule takes less than 20.6 s.
+    // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 are prefetched in 3 s, then op 3 runs.
+    // Several instants together also show that some left before op 1; no schedule takes less than 20.6 s.
     let link = Link::symmetric(BytesPerSecond(10.0));
     let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");
-    // Or 0.3 of op 0 is recomputed meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
+    // Or 0.3 of op 0 is recomputed meanwhile, with 0.3 of its input kept in the place of 3 more bytes, next to 0.3 s of
     // prefetching.
     let joint = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
@@ -174,7 +174,7 @@ fn a_trace_worked_out_by_hand() {
     // Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room.
     let again = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
     assert!((again.0 - 15.4).abs() < 1e-4, "{again}");
-    // And where nothing can be recomputed there is no schedule.
+    // If nothing can be recomputed there is no schedule.
     assert_eq!(bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
 }
 
@@ -186,7 +186,7 @@ fn the_relaxed_solution_costs_what_the_bound_says() {
     assert_eq!(relaxed.op, Some(OpId(2)));
     let [(again, share)] = relaxed.again[..] else { panic!("{relaxed:?}") };
     assert!(again == OpId(0) && (share - 0.3).abs() < 1e-4, "{relaxed:?}");
-    // Its input is had as often as it runs, what it makes is had in full, 70 bytes have room, and nothing takes longer.
+    // Its input is present as often as it runs, its output is present in full, 70 bytes have room, and nothing takes longer.
     let [input, made] = &relaxed.values[..] else { panic!("{relaxed:?}") };
     assert!(input.tensor == TensorId(0) && input.writer.is_none(), "{relaxed:?}");
     assert!(made.tensor == TensorId(1) && made.writer == Some(OpId(0)), "{relaxed:?}");

@@ -1,93 +1,93 @@
-//! The small linear program over the columns found so far, and its dual.
+//! Small linear program over the columns found so far, and its dual.
 //!
-//! A [`Column`] is one way to have everything that is wanted after p: what it keeps, moves and recomputes. The program
-//! takes a mixture of columns (fractions that sum to 1) that fits the memory and minimises T1 + T2, subject to those
-//! rows that were found to bind; its dual gives the prices at which the next column is looked for. Nothing that comes out
-//! is believed: whatever the prices are, the bound is what [`super::cut`] makes of them.
+//! A [`Column`] is one way to provide all values wanted after p: it lists what is kept, moved and recomputed. The program takes a
+//! mixture of columns (fractions that sum to 1) that fits the memory and minimises T1 + T2, subject to those rows that were found
+//! to bind; its dual gives the prices for the next column. The result need not be exact: at any prices, [`super::cut`] computes a
+//! valid bound.
 //!
 //! Seconds and bytes are divided by a scale before they get here, so that all numbers are near 1.
 
 use super::simplex::Tableau;
 
-/// One way to have everything.
+/// Column: one way to provide all wanted values.
 pub(super) struct Column {
     /// Bytes on the device at the end of p.
     pub kept: f64,
     /// Bytes that are swapped.
     pub hosted: f64,
-    /// By slot: the seconds that the offload stream needs for what is written at or after it.
+    /// By slot: the seconds that the offload stream needs for values written at or after it.
     pub out: Vec<f64>,
-    /// By op after p: the seconds that the prefetch stream needs for what is wanted at or before it.
+    /// By op after p: the seconds that the prefetch stream needs for values wanted at or before it.
     pub back: Vec<f64>,
     /// Seconds of ops that are recomputed.
     pub again: f64,
-    /// What was chosen for it.
+    /// Choice that it came from.
     pub choice: Choice,
 }
 
-/// What is done about everything that is wanted.
+/// Choice for all wanted values.
 pub(super) struct Choice {
-    /// By wanted value: whether it is kept or else swapped; none where neither.
+    /// By wanted value: `Some(true)` if it is kept, `Some(false)` if it is swapped, `None` if neither.
     pub kept: Vec<Option<bool>>,
-    /// By maker: whether it is recomputed.
+    /// By maker: `true` if it is recomputed.
     pub again: Vec<bool>,
 }
 
-/// What does not depend on the columns.
+/// Quantities that do not depend on the columns.
 pub(super) struct Frame {
-    /// By slot: the seconds of the ops up to it.
+    /// By slot: seconds of the ops up to it.
     pub released: Vec<f64>,
-    /// By op after p: the seconds from it on.
+    /// By op after p: seconds from it on.
     pub rest: Vec<f64>,
     /// Bytes that may be kept.
     pub room: f64,
-    /// Bytes that may be swapped, where that is limited, and what each above that costs.
+    /// Bytes that may be swapped, if that is limited, and the cost of each byte above that.
     pub host: Option<f64>,
     pub lack: f64,
 }
 
-/// What a unit of everything that is short costs, in seconds.
+/// Price in seconds of a unit of each scarce resource.
 pub(super) struct Prices {
-    /// By slot: of T1 for what is written at or after it. They and the price of computing sum to 1.
+    /// By slot: price of T1 for values written at or after it. These and the price of computing sum to 1.
     pub out: Vec<(usize, f64)>,
-    /// By op after p: of T2 for what is wanted at or before it. They and the price of computing sum to 1.
+    /// By op after p: price of T2 for values wanted at or before it. These and the price of computing sum to 1.
     pub back: Vec<(usize, f64)>,
-    /// Of a byte kept.
+    /// Price of a byte kept.
     pub memory: f64,
-    /// Of a byte swapped, where these are limited.
+    /// Price of a byte swapped, if these are limited.
     pub host: f64,
 }
 
 impl Prices {
-    /// What is left of T1 for computing through p.
+    /// Returns the share of T1 left for computing through p.
     pub fn before(&self) -> f64 {
         (1.0 - self.out.iter().map(|row| row.1).sum::<f64>()).max(0.0)
     }
 
-    /// What is left of T2 for computing after p, recomputing included.
+    /// Returns the share of T2 left for computing after p, including recomputing.
     pub fn after(&self) -> f64 {
         (1.0 - self.back.iter().map(|row| row.1).sum::<f64>()).max(0.0)
     }
 }
 
-/// The columns and rows so far.
+/// Columns and rows so far.
 pub(super) struct Master {
     pub columns: Vec<Column>,
     out: Vec<usize>,
     back: Vec<usize>,
 }
 
-/// The cheapest mixture.
+/// Cheapest mixture.
 pub(super) struct Mixture {
     /// Its T1 + T2.
     pub cost: f64,
-    /// By column its fraction.
+    /// By column: its fraction.
     pub parts: Vec<f64>,
-    /// What makes the columns so far cost most.
+    /// Prices at which the columns so far cost most.
     pub prices: Prices,
 }
 
-/// With the rows so far: by column its fraction, T1, T2, what is paid for what the host lacks, the prices.
+/// Solution with the rows so far: by column its fraction, T1, T2, the cost of bytes the host lacks, the prices.
 struct Solution {
     parts: Vec<f64>,
     before: f64,
@@ -96,12 +96,12 @@ struct Solution {
     prices: Prices,
 }
 
-/// The position and the value of the largest.
+/// Returns the position and the value of the largest.
 fn largest(values: impl Iterator<Item = f64>) -> (usize, f64) {
     values.enumerate().fold((0, f64::NEG_INFINITY), |best, at| if at.1 > best.1 { at } else { best })
 }
 
-/// Adds a row that is missing and broken.
+/// Adds a row that is missing and violated.
 fn add(rows: &mut Vec<usize>, (row, value): (usize, f64), limit: f64) -> bool {
     let missing = value > limit * (1.0 + 1e-9) && !rows.contains(&row);
     if missing {
@@ -121,13 +121,13 @@ impl Frame {
 }
 
 impl Master {
-    /// With one column: all that is needed is swapped.
+    /// Returns a program with one column: all needed values are swapped.
     pub fn new(swapped: Column) -> Master {
         Master { columns: vec![swapped], out: Vec::new(), back: Vec::new() }
     }
 
-    /// The least T1 + T2 of a mixture of the columns, all rows counted; those that bind are added to the program. None
-    /// where numbers are too far apart to tell.
+    /// Returns the minimum T1 + T2 of a mixture of the columns, all rows counted; binding rows are added to the program. `None`
+    /// if the numbers are too far apart for an answer.
     pub fn mixture(&mut self, frame: &Frame) -> Option<Mixture> {
         loop {
             let Solution { parts, before, after, lack, prices } = self.solve(frame)?;
@@ -144,8 +144,8 @@ impl Master {
         }
     }
 
-    /// The program with the rows so far. Its variables: the columns' fractions, by how much T1 and T2 are above computing,
-    /// the slacks of the rows but the first, and, where the host is limited, the slack of its row and what it lacks.
+    /// Solves the program with the rows so far. Its variables: the columns' fractions, the excess of T1 and T2 over computing,
+    /// the slacks of the rows but the first, and, if the host is limited, the slack of its row and its shortage.
     fn solve(&self, frame: &Frame) -> Option<Solution> {
         let count = self.columns.len();
         let (before, after) = (count, count + 1);
@@ -177,7 +177,7 @@ impl Master {
             table.row(row, room, host);
             3 + self.out.len() + self.back.len()
         });
-        // Swapping everything fits, and takes as long as the row says that is broken most.
+        // Swapping everything fits, and takes as long as the most violated row says.
         table.pivot(0, 0);
         if let Some(row) = host_row.filter(|row| table.right(*row) < 0.0) {
             table.pivot(row, lack);

@@ -1,12 +1,12 @@
-//! A time below which no schedule can be that recomputes ops, by several instants at once.
+//! A lower bound on the makespan of schedules that recompute ops, by several instants at once.
 //!
-//! [`super::joint`] looks at the end of one op. Where memory is short over and over, as beside the skips of a U-Net or with
-//! weights that come and go, what is done before one instant has to be done again for the next.
+//! [`super::joint`] considers the end of one op. If memory is short repeatedly, as at the skips of a U-Net or with weights that
+//! come and go, the work done before one instant has to be done again for the next.
 //!
 //! # The program
 //!
 //! Instants 1..m are just before the ends of the first runs of ops q(1) < ... < q(m); instant 0 is the start. Segment s lasts
-//! from instant s to the next, the last one to the end. Values x, what q touches, what is wanted after it, deadlines and
+//! from instant s to the next, the last one to the end. Values x, the operands of q, the values wanted after it, deadlines and
 //! out_x, back_x are those of [`super::joint`]. All variables are from 0 to 1 but the times.
 //!
 //! ```text
@@ -39,10 +39,10 @@
 //! - k(s,x) is the mean of A(s) over x's bytes. r(s,w) = 1 if w is recomputed in segment s: the compute stream is busy with q
 //!   at an instant, so that no such run lies across one.
 //! - b(s,x): of every byte, the prefetch that is under way at instant s or else the first that starts later; the part of it
-//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer was recomputed between instant s and the start of that
+//!   that lies in segment s, at most 1 - A(s). But 0 if x's writer was recomputed between instant s and the start of that
 //!   prefetch (not if it is under way).
 //! - o(t,x): of every byte, the first offload; the part of it that lies in segment t.
-//! - R and S are r and s of [`super::joint`] at instant s, S less what A(s) has of a prefetch under way.
+//! - R and S are r and s of [`super::joint`] at instant s, S less the part of A(s) of a prefetch under way.
 //! - (1) to (3): if r of the writer is 1 there is nothing to show. Else a byte that is in a buffer when an op of the segment
 //!   starts, or at instant s + 1, was there at instant s or is filled by prefetches alone since; by the first of them, or it
 //!   is under way. So A(s) and b add up to 1, or at least to A(s+1).
@@ -58,17 +58,17 @@
 //! - (10), (11) are shown in [`super::joint`].
 //! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer is
 //!   not recomputed before. In the segment in which that prefetch starts, and in the next ones if it lies across instants, it
-//!   is the one that b counts: A is 0 at the instant before it starts, and what is done of it later. The offload ended by
+//!   is the one that b counts: A is 0 at the instant before it starts, and the part done of it later. The offload ended by
 //!   instant s as in (5). A run that R counts is one of some segment. There are variables b(t,x) and r(t,w) for all t at
 //!   whose beginning a deadline has not passed.
 //!
-//! Without swapping b, o and S go, and only (6) tells of time.
+//! Without swapping, b, o and S are dropped, and only (6) bounds the time.
 //!
 //! # How it is solved
 //!
-//! Not to the end: any prices of the rows prove a bound ([`super::first_order`]). T(s) is at most [`LONGEST`] times what is
-//! known; a schedule in which it is more takes longer than anything that is proved. One instant in each stretch of the ops
-//! that need more than the budget, as many as there is time for; none of long traces.
+//! The program is not solved to optimality: any prices of the rows prove a bound ([`super::first_order`]). T(s) is at most
+//! [`LONGEST`] times the known bound; a schedule in which it is more takes longer than any proved bound. There is one instant in
+//! each stretch of the ops that need more than the budget, as many as there is time for; none for long traces.
 
 use super::first_order::Program;
 use super::values::{Instant, Values};
@@ -77,36 +77,36 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Link};
 use std::collections::BTreeMap;
 
-/// No segment takes so many times as long as the bound that is known, or else that is proved to be too low.
+/// Maximum length of a segment, as a multiple of the known bound; if it is exceeded, the known bound is too low.
 const LONGEST: f64 = 3.0;
-/// Steps times numbers in rows, at most.
+/// Maximum product of steps and numbers in rows.
 const WORK: usize = 10_000_000;
 /// Steps of the solver: fewer than the first prove little, more than the second hardly more.
 const STEPS: [usize; 2] = [400, 1000];
-/// Instants at most.
+/// Maximum number of instants.
 const INSTANTS: usize = 8;
-/// Rows (8), and rows (9), of a segment at most.
+/// Maximum number of rows (8), and of rows (9), of a segment.
 const LATE: usize = 6;
 
-/// What is asked.
+/// Input of the bound.
 pub(super) struct Question<'a> {
     pub all: &'a Values,
     pub link: &'a Link,
     pub swap: bool,
-    /// The bytes of the budget that are not resident.
+    /// Bytes of the budget that are not resident.
     pub room: u64,
-    /// What is known already, in seconds.
+    /// Known bound, in seconds.
     pub known: f64,
 }
 
 type Columns = Vec<BTreeMap<usize, usize>>;
 
-/// The program as it is written.
+/// Program under construction.
 struct Writer<'a> {
     question: &'a Question<'a>,
-    /// Of segments 1 to m.
+    /// Instants of segments 1 to m.
     instants: Vec<Instant>,
-    /// By segment: the wanted values as positions.
+    /// By segment: positions of the wanted values.
     wanted: Vec<BTreeMap<usize, usize>>,
     program: Program,
     /// By segment: columns by value or op.
@@ -114,7 +114,7 @@ struct Writer<'a> {
     back: Columns,
     again: Columns,
     out: Columns,
-    /// What seconds are divided by.
+    /// Divisor of seconds.
     scale: f64,
 }
 
@@ -142,17 +142,17 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The instant at the beginning of a segment, which is not the first.
+    /// Returns the instant at the beginning of a segment, which is not the first.
     fn instant(&self, segment: usize) -> &Instant {
         &self.instants[segment - 1]
     }
 
-    /// The first op after a segment.
+    /// Returns the first op after a segment.
     fn end(&self, segment: usize) -> usize {
         self.instants.get(segment).map_or(self.question.all.seconds.len(), |next| next.op + 1)
     }
 
-    /// The first op of a segment.
+    /// Returns the first op of a segment.
     fn begin(&self, segment: usize) -> usize {
         if segment == 0 { 0 } else { self.instant(segment).op + 1 }
     }
@@ -189,12 +189,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Column by value, with a factor, if there is one.
+    /// Returns the column of a value, with a factor, if there is one.
     fn part(of: &BTreeMap<usize, usize>, key: Option<usize>, factor: f64) -> Option<(usize, f64)> {
         key.and_then(|key| of.get(&key)).map(|column| (*column, factor))
     }
 
-    /// What a value may come from in a segment.
+    /// Returns the possible sources of a value in a segment.
     fn had(&self, s: usize, v: usize) -> Vec<(usize, f64)> {
         let writer = self.question.all.values[v].slot.checked_sub(1);
         let parts = [
@@ -205,7 +205,7 @@ impl<'a> Writer<'a> {
         parts.into_iter().flatten().collect()
     }
 
-    /// Rows (1) to (5).
+    /// Adds rows (1) to (5).
     fn within(&mut self, s: usize) {
         let all = self.question.all;
         let wanted: Vec<(usize, usize, bool)> =
@@ -237,12 +237,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The offloads of a value before a segment.
+    /// Returns the offloads of a value before a segment.
     fn left(&self, s: usize, v: usize) -> Vec<(usize, f64)> {
         self.out[..s].iter().filter_map(|out| Self::part(out, Some(v), 1.0)).collect()
     }
 
-    /// Rows (10) to (12).
+    /// Adds rows (10) to (12).
     fn beyond(&mut self, s: usize) {
         let swap = self.question.swap;
         let count = self.instant(s).wanted.len();
@@ -282,7 +282,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Rows (6) to (9), with the column of T.
+    /// Adds rows (6) to (9), with the column of T.
     fn times(&mut self, s: usize) {
         let Question { all, link, .. } = *self.question;
         let (begin, end) = (self.begin(s), self.end(s));
@@ -303,7 +303,7 @@ impl<'a> Writer<'a> {
         if link.duplex == Duplex::Half {
             rows.push((parts(&back).into_iter().chain(parts(&out)).collect(), 0.0));
         }
-        // Of what no op can recompute: by the op that reads it first in this segment.
+        // Values that no op can recompute: by the op that reads them first in this segment.
         let mut due: Vec<(usize, (usize, f64))> = Vec::new();
         if s > 0 {
             let wanted = |v: &usize| self.wanted[s].get(v).map(|at| &self.instant(s).wanted[*at]);
@@ -325,7 +325,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A few of these, evenly spread.
+/// Returns a few of these, evenly spread.
 fn some(numbers: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut numbers: Vec<usize> = numbers.collect();
     numbers.sort_unstable();
@@ -334,8 +334,8 @@ fn some(numbers: impl Iterator<Item = usize>) -> Vec<usize> {
     numbers.into_iter().step_by(step).collect()
 }
 
-/// The ops at whose ends the instants are: of each of so many stretches of those that need more than there is room for the
-/// one that needs most, and one that is known to be good.
+/// Returns the ops at whose ends the instants are: from each stretch of the ops that need more than there is room for, the one
+/// that needs most, and one that is known to be good.
 fn choose(excess: &[u64], count: usize, good: Option<usize>) -> Vec<usize> {
     let over: Vec<usize> = (0..excess.len()).filter(|p| excess[*p] > 0).collect();
     let stretch = over.len().div_ceil(count).max(1);
@@ -346,7 +346,7 @@ fn choose(excess: &[u64], count: usize, good: Option<usize>) -> Vec<usize> {
     ops
 }
 
-/// The bound in seconds; 0 where nothing is proved, as of traces that are too long for it.
+/// Returns the bound in seconds; 0 if nothing is proved, as for traces that are too long.
 pub(super) fn bound(question: &Question<'_>, good: Option<usize>, limits: &Limits<'_>) -> f64 {
     let all = question.all;
     let excess: Vec<u64> = all.in_use().iter().map(|bytes| bytes.saturating_sub(question.room)).collect();

@@ -1,35 +1,35 @@
-//! A simplex method for the few rows and columns of [`super::master`]: dense, from a basis that is known, prices included.
+//! A simplex method for the few rows and columns of [`super::master`]: dense, from a known basis, prices included.
 //!
-//! Why not a solver from a crate: those in Rust that need nothing else either give no prices of rows or panic where
-//! numbers are far apart; here a program that goes nowhere gives none, and a table of 40 rows is solved in microseconds.
+//! No crate's solver is used: those in Rust without further dependencies either give no prices of rows or panic if numbers are
+//! far apart; here a program that diverges gives none, and a table of 40 rows is solved in microseconds.
 //!
-//! What it deliberately does not do: sparse tables, bounds of variables, a first phase.
+//! This file deliberately has no sparse tables, bounds of variables, or first phase.
 
-/// Differences below this are none. Numbers are scaled to be near 1.
+/// Differences below this count as zero. Numbers are scaled to be near 1.
 const EPSILON: f64 = 1e-11;
-/// Steps with the steepest column; from then on the first that helps is taken, which cannot go in circles.
+/// Steps with the steepest column; from then on the first that helps is taken, which cannot cycle.
 const STEEP: usize = 400;
-/// Steps at most.
+/// Maximum number of steps.
 const STEPS: usize = 1500;
 
-/// A program in equations, `rows x = right`, x >= 0, with a cost for each variable that is to be as low as possible.
+/// Program in equations, `rows x = right`, x >= 0, with a cost for each variable, to be minimised.
 pub(super) struct Tableau {
     /// Row after row; in each the variables' factors and then the right-hand side. The last row is the cost.
     cells: Vec<f64>,
     width: usize,
-    /// By row: the variable that it gives.
+    /// By row: its basic variable.
     basis: Vec<usize>,
 }
 
 impl Tableau {
-    /// No rows yet; by variable its cost.
+    /// Returns a program without rows; by variable its cost.
     pub fn new(costs: &[f64]) -> Tableau {
         let mut cells = costs.to_vec();
         cells.push(0.0);
         Tableau { width: cells.len(), cells, basis: Vec::new() }
     }
 
-    /// Adds `factors x = right`, and says which variable it gives: one that no other row has, with the factor 1.
+    /// Adds `factors x = right`, given its basic variable: one that no other row has, with the factor 1.
     pub fn row(&mut self, factors: impl IntoIterator<Item = (usize, f64)>, right: f64, gives: usize) {
         let at = self.cells.len() - self.width;
         let mut row = vec![0.0; self.width];
@@ -47,24 +47,24 @@ impl Tableau {
         self.cells[row * self.width + column]
     }
 
-    /// What a row gives.
+    /// Returns the right-hand side of a row.
     pub fn right(&self, row: usize) -> f64 {
         self.at(row, self.width - 1)
     }
 
-    /// What the cost gains by one more of a variable that is 0; of a row's slack, the price of the row.
+    /// Returns the change of the cost per unit of a variable that is 0; for a row's slack, the price of the row.
     pub fn reduced_cost(&self, variable: usize) -> f64 {
         self.at(self.rows(), variable)
     }
 
-    /// By variable its value.
+    /// By variable: its value.
     pub fn values(&self) -> Vec<f64> {
         let mut values = vec![0.0; self.width - 1];
         self.basis.iter().enumerate().for_each(|(row, variable)| values[*variable] = self.right(row));
         values
     }
 
-    /// Lets a row give another variable.
+    /// Changes the basic variable of a row.
     pub fn pivot(&mut self, row: usize, variable: usize) {
         let width = self.width;
         let factor = self.at(row, variable);
@@ -80,14 +80,14 @@ impl Tableau {
         self.basis[row] = variable;
     }
 
-    /// The row that bounds a variable first; none where none does.
+    /// Returns the row that bounds a variable first; `None` if none does.
     fn tightest(&self, variable: usize) -> Option<usize> {
         let rows = (0..self.rows()).filter(|row| self.at(*row, variable) > EPSILON);
         let ratio = |row: usize| self.right(row).max(0.0) / self.at(row, variable);
         rows.min_by(|a, b| ratio(*a).total_cmp(&ratio(*b)).then(self.basis[*a].cmp(&self.basis[*b])))
     }
 
-    /// Goes to the lowest cost from a basis whose right-hand sides are not negative. Whether it got there.
+    /// Minimises the cost from a basis whose right-hand sides are not negative. Returns `true` at the minimum.
     pub fn minimise(&mut self) -> bool {
         for step in 0..STEPS {
             let gains =

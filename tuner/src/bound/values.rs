@@ -1,12 +1,10 @@
-//! What a trace's ops read and write as values: a value is a tensor in one version, and what an instant leaves of them.
+//! Reads and writes of a trace's ops as values (a value is a tensor in one version), and the values that remain at an instant.
 //!
 //! # The data
 //!
 //! [`Values`] is made once for a trace, an [`Instant`] once for every op p at which the bound is looked for. Slots are
 //! positions of writers: slot 0 is the start of the iteration, slot i + 1 is op i.
-//!
-//! What this file does not do: it knows no budget and no link. Tensors of 0 bytes take no room and no time, and are left
-//! out.
+//! This file deliberately knows no budget and no link. Tensors of 0 bytes take no room and no time, and are left out.
 
 use crate::iteration::uses::{Uses, ValueId};
 use crate::levels::Levels;
@@ -14,35 +12,35 @@ use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
 use typed_index_collections::TiSlice;
 
-/// A tensor in one version.
+/// Tensor in one version.
 pub(super) struct Value {
     pub tensor: TensorId,
     pub bytes: u64,
-    /// The slot that writes it.
+    /// Slot that writes it.
     pub slot: usize,
-    /// The ops that read it, in order.
+    /// Ops that read it, in order.
     pub readers: Vec<usize>,
-    /// Whether an op writes its tensor anew, and which does so first.
+    /// First op that writes its tensor anew, if any.
     overwritten: Option<usize>,
 }
 
-/// The values of a trace.
+/// Values of a trace.
 pub(super) struct Values {
     pub values: Vec<Value>,
-    /// By op: the values that it reads, and those that it writes.
+    /// By op: values that it reads, and values that it writes.
     reads: Vec<Vec<usize>>,
     writes: Vec<Vec<usize>>,
     recomputable: Vec<bool>,
-    /// By op: the bytes that it touches and the leanest workspace.
+    /// By op: bytes of its operands plus the leanest workspace.
     touched: Vec<u64>,
-    /// `until[i]`: the fastest seconds of the ops before op i; the last is the sum of all.
+    /// `until[i]`: fastest seconds of the ops before op i; the last is the sum of all.
     pub until: Vec<f64>,
     /// By op: its fastest seconds.
     pub seconds: Vec<f64>,
 }
 
 impl Values {
-    /// The values of a valid trace. Where not `recompute`, no op may be recomputed.
+    /// Returns the values of a valid trace. If not `recompute`, no op may be recomputed.
     pub fn of(trace: &Trace, recompute: bool) -> Values {
         let seconds: Vec<f64> = trace.ops.iter().map(|op| op.fastest_seconds().0).collect();
         let mut until = vec![0.0];
@@ -71,38 +69,38 @@ impl Values {
         }
     }
 
-    /// The bytes that an op touches, and its leanest workspace.
+    /// Returns the bytes of an op's operands plus its leanest workspace.
     pub fn touched(&self, op: usize) -> u64 {
         self.touched[op]
     }
 
-    /// The values that an op reads.
+    /// Returns the values that an op reads.
     pub fn reads(&self, op: usize) -> &[usize] {
         &self.reads[op]
     }
 
-    /// Whether an op reads and leaves a value, or writes it.
+    /// Returns `true` if an op reads and leaves a value, or writes it.
     pub fn touches(&self, op: usize, value: usize) -> bool {
         let value = &self.values[value];
         value.slot == op + 1 || (value.readers.binary_search(&op).is_ok() && value.overwritten != Some(op))
     }
 
-    /// By op: the bytes that are in use while it runs when nothing is swapped or recomputed, without the resident ones.
+    /// By op: bytes in use while it runs when nothing is swapped or recomputed, without the resident ones.
     pub fn in_use(&self) -> Vec<u64> {
         self.in_use_of(&|_| true)
     }
 
-    /// Whether a value can never be recomputed.
+    /// Returns `true` if a value can never be recomputed.
     pub fn is_fixed(&self, value: &Value) -> bool {
         value.slot == 0 || !self.recomputable[value.slot - 1]
     }
 
-    /// The same; of what an op does not touch only these values count.
+    /// Returns the bytes in use by op; of the values that an op does not touch only these count.
     pub fn in_use_of(&self, counts: &dyn Fn(&Value) -> bool) -> Vec<u64> {
         let mut beside: Levels<usize> = Levels::new(self.touched.len());
         for value in self.values.iter().filter(|value| counts(value)) {
             let Some(&last) = value.readers.last() else { continue };
-            // It is beside what the ops strictly between its writer and its last reader touch, but for its readers.
+            // It lies next to the operands of the ops strictly between its writer and its last reader, except for its readers.
             if value.slot < last {
                 beside.hold(value.slot..last, value.bytes);
             }
@@ -114,43 +112,43 @@ impl Values {
     }
 }
 
-/// A value that is not touched by p and may be wanted after it.
+/// Value that p does not touch and that may be wanted after it.
 pub(super) struct Wanted {
-    /// Its position in [`Values::values`].
+    /// Position in [`Values::values`].
     pub value: usize,
     pub tensor: TensorId,
     pub bytes: f64,
     pub slot: usize,
-    /// It must be there before this op, wherever it comes from: the op that reads it next, or the last of those before
-    /// which it may be wanted to make another value again.
+    /// Op before which it must be present: the op that reads it next, or the last of those before which it may be wanted to
+    /// recompute a different value.
     pub deadline: usize,
-    /// Whether an op after p reads it.
+    /// `true` if an op after p reads it.
     pub needed: bool,
-    /// The op that can recompute it, as a position in [`Instant::makers`].
+    /// Op that can recompute it, as a position in [`Instant::makers`].
     pub maker: Option<usize>,
 }
 
-/// An op that may be recomputed after p.
+/// Op that may be recomputed after p.
 pub(super) struct Maker {
     pub op: usize,
     pub seconds: f64,
-    /// It would have to run before this op: the last deadline of what it makes.
+    /// Op before which it would have to run: the last deadline of its outputs.
     pub deadline: usize,
-    /// The values that it reads and that p does not touch, as positions in [`Instant::wanted`].
+    /// Values that it reads and that p does not touch, as positions in [`Instant::wanted`].
     pub inputs: Vec<usize>,
 }
 
-/// What the end of op p leaves.
+/// Values that remain at the end of op p.
 pub(super) struct Instant {
     pub op: usize,
     pub wanted: Vec<Wanted>,
     pub makers: Vec<Maker>,
-    /// The bytes that p touches, and its workspace.
+    /// Bytes of p's operands plus its workspace.
     pub touched: u64,
 }
 
 impl Instant {
-    /// The end of op p.
+    /// Returns the end of op p.
     pub fn new(all: &Values, p: usize) -> Instant {
         let mut wanted_of: Vec<Option<usize>> = vec![None; all.values.len()];
         let deadlines = Deadlines::new(all, p);
@@ -182,7 +180,7 @@ impl Instant {
     }
 }
 
-/// Before which op each value is wanted, and each op would have to be recomputed; none where never.
+/// Op before which each value is wanted, and each op would have to be recomputed; `None` if never.
 struct Deadlines {
     of_value: Vec<Option<usize>>,
     of_op: Vec<Option<usize>>,
@@ -202,7 +200,7 @@ impl Deadlines {
             of_value[v] = value.readers.get(next).copied().or_else(again);
             of_value[v]
         };
-        // What a value is wanted for is known once all its readers are: backwards.
+        // The deadline of a value is known once all its readers are: backwards.
         for w in (0..=p).rev() {
             let latest = all.writes[w].iter().filter_map(|v| decide(*v, &of_op)).max();
             of_op[w] = latest.filter(|_| all.recomputable[w]);

@@ -1,10 +1,10 @@
-//! A time below which no schedule can be that only offloads: what the link must carry between two ops, along the trace.
+//! A lower bound for schedules that only offload: the bytes that the link must carry between two ops, along the trace.
 //!
 //! # The windows
 //!
-//! A *window* (i, j) lasts from the end of op i, or the start of the iteration, to the start of a later op j. A *gap* of a
-//! value (a tensor in one version) is the time between two consecutive touches of it, the later one a read. M is the
-//! budget without the resident bytes, own(i) what i touches and its leanest workspace. Within a window the link carries
+//! A *window* (i, j) lasts from the end of op i, or the start of the iteration, to the start of a later op j. A *gap* of a value
+//! (a tensor in one version) is the time between two consecutive touches of it, the later one a read. M is the budget without the
+//! resident bytes, own(i) the bytes of i's operands and its leanest workspace. Within a window the link carries
 //!
 //! - *in*: the bytes of all gaps around the end of i that end at one of i+1..j, less M - own(i); nothing from the start.
 //! - *out*: own(j) and the bytes of all gaps around j, less M, less the bytes of those gaps whose value was written
@@ -24,7 +24,7 @@
 //! take none, give each an e more, as in [`super::joint`].) A byte of a value is *there* at an instant if a buffer is
 //! open then that holds it, or that a prefetch under way is filling with it.
 //!
-//! - *In.* At the end of i all that i touches, and its workspace, lies in open buffers. Values with a gap around that instant
+//! - *In.* At the end of i all of i's operands, and its workspace, lie in open buffers. Values with a gap around that instant
 //!   are no part of that: they are of tensors that i does not touch. Buffers that are open at one time share no byte of the
 //!   pool (rule 4), so that at most M - own(i) bytes of such values are there. Each of the others that an op of i+1..j reads
 //!   is in a buffer when that op starts, and a command filled it since the end of i. This was no compute, as the only one
@@ -35,23 +35,22 @@
 //!   host copy that an offload left there from a buffer that held the byte. That offload ended by the start of j: had it not,
 //!   its buffer would be open at the start of j, so that the byte were there, or would have been filled later, by a prefetch
 //!   before the first. And it started after the value's writer ended: after the end of i, unless the value was written before
-//!   i. What is out counts is less than these bytes by all that were written before i. Offloads follow each other.
+//!   i. The bytes of *out* are these without all that were written before i. Offloads follow each other.
 //! - *Latency.* A transfer has bytes of one tensor.
-//! - *Half duplex.* All these transfers lie within the window, and none beside another.
-//! - Between the end of i and the start of j the compute stream runs what lies between them, and then j.
+//! - *Half duplex.* All these transfers lie within the window, and none overlaps a different one.
+//! - Between the end of i and the start of j the compute stream runs the ops between them, and then j.
 //!
-//! Pieces may be of any size and prefetches as early as one likes: the argument asks neither. A tensor that is on the
-//! device from the start is a value written before everything: from the start on it may be offloaded, and has to be
-//! before it may leave.
+//! Pieces may be of any size and prefetches arbitrarily early: the argument restricts neither. A tensor that is on the device
+//! from the start is a value written before everything: from the start on it may be offloaded, and has to be before it may leave.
 //!
 //! # How it is found
 //!
-//! From each i, the longest path to which is known by then, all j in order, with the two sums kept up to date. That is
-//! quadratic in the ops, so it stops at the j from where on computing takes longer than the link could at most: no window
-//! from i carries in more than is missing beside i, nor out more than is missing beside any op that follows. Of long
-//! traces some i are left out; a path over fewer windows is a bound as well.
+//! From each i, the longest path to which is known by then, all j in order, with the two sums kept up to date. That is quadratic
+//! in the ops, so it stops at the j from which computing takes longer than the link could at most: no window from i carries in
+//! more than is missing at i, nor out more than is missing at any op that follows. On long traces some i are left out; a path
+//! over fewer windows is a bound as well.
 //!
-//! What this file does not do: choose which values leave so that both ways fit together, which [`super::joint`] does at one
+//! This file deliberately does not choose values so that both directions fit together, which [`super::joint`] does at one
 //! instant.
 
 use super::values::Values;
@@ -61,34 +60,34 @@ use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
-/// So many pairs of ops are looked at, at most; of longer traces, windows begin at fewer ops.
+/// Maximum number of pairs of ops; on longer traces, windows begin at fewer ops.
 const PAIRS: usize = 4_000_000;
 
-/// A read of a value. Instants are numbered as slots: 0 is the start of the iteration, i + 1 the end of op i.
+/// Read of a value. Instants are numbered as slots: 0 is the start of the iteration, i + 1 the end of op i.
 struct Read {
-    /// The instant of the touch before.
+    /// Instant of the previous touch.
     since: usize,
-    /// The instant at which the value was made.
+    /// Instant at which the value was made.
     made: usize,
     bytes: u64,
-    /// Whether nothing reads it later.
+    /// `true` if nothing reads it later.
     last: bool,
 }
 
-/// A trace at a budget.
+/// Trace at a budget.
 struct Windows<'a> {
     all: &'a Values,
     link: &'a Link,
-    /// The bytes of the budget that are not resident.
+    /// Bytes of the budget that are not resident.
     room: u64,
     reads: Vec<Vec<Read>>,
-    /// By op: the bytes alive during it that have no room, with nothing swapped.
+    /// By op: bytes alive during it that have no room, with nothing swapped.
     excess: Vec<u64>,
-    /// By op: the most excess from it on.
+    /// By op: largest excess from it on.
     ahead: Vec<u64>,
-    /// By instant: the bytes of the values that were made before it and are read after it.
+    /// By instant: bytes of the values that were made before it and are read after it.
     alive: Vec<u64>,
-    /// The largest tensor.
+    /// Largest tensor.
     largest: u64,
 }
 
@@ -116,7 +115,7 @@ impl<'a> Windows<'a> {
         Windows { all, link, room, reads, excess, ahead, alive, largest }
     }
 
-    /// How long the link takes for so many bytes in and out.
+    /// Returns the link's seconds for this many bytes in and out.
     fn seconds(&self, back: u64, out: u64) -> f64 {
         if back == 0 && out == 0 {
             return 0.0;
@@ -130,19 +129,19 @@ impl<'a> Windows<'a> {
         if self.link.duplex == Duplex::Half { back + out } else { back.max(out) }
     }
 
-    /// How long the link may be busy in a window from an instant, at most.
+    /// Returns the maximum link time in a window from an instant.
     fn most(&self, from: usize) -> f64 {
         let back = from.checked_sub(1).map_or(0, |i| self.excess[i]);
         self.seconds(back, self.ahead[from])
     }
 
-    /// How many ops may follow an instant until computing takes longer than the link could.
+    /// Returns the number of ops that may follow an instant until computing takes longer than the link could.
     fn reach(&self, from: usize) -> usize {
         let (until, most) = (&self.all.until, self.most(from));
         until[from..].partition_point(|s| s - until[from] < most)
     }
 
-    /// The instants at which windows begin: all, or of each stretch the one after the op that has least room.
+    /// Returns the instants at which windows begin: all, or of each stretch the one after the op that has least room.
     fn starts(&self) -> Vec<bool> {
         let count = self.excess.len();
         let pairs: usize = (0..count).map(|from| self.reach(from)).sum();
@@ -183,9 +182,9 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// The bound for a valid trace, a budget that is not below its floor, and a link, of schedules that run nothing again.
+/// Returns the bound for a valid trace, a budget that is not below its floor, and a link, of schedules that run nothing again.
 ///
-/// When time is up it is what was proved until then.
+/// When time is up it is the bound proved so far.
 pub(super) fn bound(trace: &Trace, budget: Bytes, link: &Link, limits: &Limits<'_>) -> Seconds {
     let all = Values::of(trace, false);
     let windows = Windows::new(&all, budget.saturating_sub(trace.resident_bytes).0, link);

@@ -1,4 +1,4 @@
-//! The windows against their definition, pair by pair, and against what can be worked out by hand.
+//! Tests of the windows against their definition, pair by pair, and against bounds computed by hand.
 
 use super::*;
 use plimsoll_ir::BytesPerSecond;
@@ -6,7 +6,7 @@ use plimsoll_testing::{Random, chain_trace, random_trace, random_trace_of};
 
 const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };
 
-/// A gap: the instants of its two ends, the later one that of the op which reads, and the instant that its value was made.
+/// Gap: the instants of its two ends, the later one that of the op which reads, and the instant that its value was made.
 struct Gap {
     ends: (usize, usize),
     made: usize,
@@ -22,7 +22,7 @@ fn gaps(all: &Values) -> Vec<Gap> {
     all.values.iter().flat_map(of_value).collect()
 }
 
-/// The longest path over all windows, as the head of the file defines them.
+/// Returns the longest path over all windows, as the head of the file defines them.
 fn by_definition(trace: &Trace, budget: Bytes, link: &Link) -> f64 {
     let all = Values::of(trace, false);
     let (gaps, room) = (gaps(&all), (budget - trace.resident_bytes).0);
@@ -72,9 +72,9 @@ fn one_pass_gives_what_the_definition_gives() {
 
 #[test]
 fn what_comes_back_twice_is_counted_twice() {
-    // A tensor that is there from the start is read by every other op; between, an op writes as much. Beside that 10 of its
-    // 100 bytes have room: 9 s to leave before op 1 and 9 s to return after op 1, and after op 3; 1 s for each of these five
-    // ops, but op 0 runs while the tensor leaves.
+    // A tensor that exists from the start is read by every other op; between, an op writes as much. Next to that 10 of its 100
+    // bytes have room: 9 s to leave before op 1 and 9 s to return after op 1, and after op 3; 1 s for each of these five ops, but
+    // op 0 runs while the tensor leaves.
     let mut trace = chain_trace(3);
     trace.tensors.truncate(3);
     trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = Bytes(100));

@@ -1,14 +1,13 @@
-//! What can be decided about a trace: the gaps between uses during which a tensor's bytes may leave the device.
+//! Gaps of a trace, about which policies decide: times between uses during which a tensor's bytes may leave the device.
 //!
 //! # The data
 //!
-//! A tensor's time is cut into [`Live`] stretches: from a write that does not read it (or the start of the iteration)
-//! to the last use before the next such write. Between two stretches the bytes mean nothing and nobody keeps them.
-//! Within a stretch, a [`Gap`] lies between two consecutive uses that are at least two slots apart (slots as in
-//! [`crate::decide::placement`]).
+//! A tensor's time is cut into [`Live`] stretches: from a write that does not read it (or the start of the iteration) to the last
+//! use before the next such write. Between two stretches the bytes mean nothing and are not kept. Within a stretch, a [`Gap`]
+//! lies between two consecutive uses that are at least two slots apart (slots as in [`crate::decide::placement`]).
 //!
-//! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
-//! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
+//! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that lie
+//! strictly between its two uses. With all gaps swapped, every slot holds only the operands of its op.
 
 use crate::decide::placement::{
     Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Window,
@@ -21,80 +20,77 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A gap between two uses of a tensor.
+    /// Gap between two uses of a tensor.
     GapId, "gap");
 define_id!(
-    /// A stretch of time during which a tensor holds something that is still needed.
+    /// Live interval of a tensor: it holds bytes that are still needed.
     LiveId, "stretch");
 define_id!(
-    /// The contents of a tensor from one write to the next.
+    /// Contents of a tensor from one write to the next.
     VersionId, "version");
 
-/// The decisions that a trace leaves open; see the head of this file.
+/// Decisions that a trace leaves open; see the head of this file.
 #[derive(Clone, Debug)]
 pub struct Gaps {
-    /// How long each slot's op takes, in seconds; slot 0 takes none.
+    /// Seconds of each slot's op; slot 0 takes none.
     pub seconds: TiVec<Slot, f64>,
-    /// The pool bytes that each slot needs when nothing is swapped, workspace included.
+    /// Pool bytes that each slot needs when nothing is swapped, workspace included.
     pub base: TiVec<Slot, u64>,
-    /// The workspace of each slot, in bytes.
+    /// Workspace of each slot, in bytes.
     pub workspace: TiVec<Slot, u64>,
-    /// In which alternative each op runs.
+    /// Alternative in which each op runs.
     pub alternatives: TiVec<OpId, Option<u32>>,
-    /// The stretches during which tensors hold something that is still needed; none for tensors of no bytes.
+    /// Live intervals of the tensors; none for tensors of 0 bytes.
     pub lives: TiVec<LiveId, Live>,
-    /// The gaps: those of one stretch side by side, in order of time.
+    /// Gaps: those of one stretch adjacent, in order of time.
     pub gaps: TiVec<GapId, Gap>,
-    /// The version after the last that a gap names.
+    /// Version after the last that a gap names.
     pub versions: VersionId,
 }
 
-/// A stretch of time during which a tensor holds something that is still needed.
+/// Live interval of a tensor: it holds bytes that are still needed.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Which tensor.
     pub tensor: TensorId,
-    /// How many bytes.
     pub bytes: u64,
-    /// The slots from its first to its last use.
+    /// Slots from its first to its last use.
     pub slots: Range<Slot>,
-    /// From the start, or written.
+    /// Start or write that opens it.
     pub opens: Opens,
     /// Its gaps, in order of time.
     pub gaps: Range<GapId>,
 }
 
-/// The time between two consecutive uses of a tensor.
+/// Time between two consecutive uses of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
-    /// The stretch that it lies in.
+    /// Stretch that it lies in.
     pub live: LiveId,
-    /// How many bytes.
     pub bytes: u64,
-    /// The slot of the last use before; the start where there is none since the start.
+    /// Slot of the last use before; the start if there is none since the start.
     pub after: Slot,
-    /// The slot of the next use.
+    /// Slot of the next use.
     pub before: Slot,
-    /// The slot of the write that made the contents, the start where they are there from the start.
+    /// Slot of the write that made the contents; the start if they exist from the start.
     pub writer: Slot,
-    /// Gaps of the same version hold the same contents, of which one host copy is enough.
+    /// Version. Gaps of the same version hold the same contents, for which one host copy suffices.
     pub version: VersionId,
 }
 
-/// Which alternative each op should run.
+/// Rule for the alternative of each op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alternatives {
-    /// The fastest whose workspace fits beside everything that is alive with nothing swapped.
+    /// The fastest whose workspace fits next to all live tensors with nothing swapped.
     BesideAll,
-    /// The fastest whose workspace fits beside what the op itself touches.
+    /// The fastest whose workspace fits next to the op's own operands.
     BesideOwn,
-    /// The fastest, whether it fits or not.
+    /// The fastest, even if it does not fit.
     Fastest,
     /// The fastest of those with the least workspace.
     Leanest,
 }
 
-/// The fastest alternative of an op with at most so much workspace; the leanest where none fits.
+/// Returns the fastest alternative of an op with at most this much workspace; the leanest if none fits.
 fn fastest(op: &Op, room: u64) -> (Option<u32>, f64, u64) {
     let mut alternatives = vec![(None, op.seconds.0, op.workspace_bytes.0)];
     let others = (0..).zip(&op.alternatives);
@@ -107,7 +103,7 @@ fn fastest(op: &Op, room: u64) -> (Option<u32>, f64, u64) {
         .expect("an op has at least its own alternative")
 }
 
-/// The uses of one tensor, in order: slot, reads it, writes it.
+/// Uses of one tensor, in order: slot, `true` if it reads, `true` if it writes.
 type Uses = Vec<(Slot, bool, bool)>;
 
 fn uses_of(trace: &Trace) -> TiVec<TensorId, Uses> {
@@ -127,7 +123,7 @@ fn uses_of(trace: &Trace) -> TiVec<TensorId, Uses> {
 }
 
 impl Gaps {
-    /// The gaps of a valid trace, for a pool of so many bytes.
+    /// Returns the gaps of a valid trace, for a pool of this many bytes.
     pub fn new(trace: &Trace, pool: Bytes, alternatives: Alternatives) -> Gaps {
         let slots = trace.ops.len() + 1;
         let mut gaps = Gaps {
@@ -158,7 +154,7 @@ impl Gaps {
         gaps
     }
 
-    /// Chooses the fastest alternative of an op, which stands at this position, with at most so much workspace.
+    /// Chooses the fastest alternative of the op at this position, with at most this much workspace.
     pub fn set_alternative(&mut self, op: &Op, at: OpId, room: u64) {
         let (alternative, seconds, workspace) = fastest(op, room);
         let slot = Slot::of(at);
@@ -170,7 +166,7 @@ impl Gaps {
     fn add_tensor(&mut self, tensor: TensorId, bytes: u64, uses: &Uses) {
         let mut from = 0;
         while from < uses.len() {
-            // A write that does not read begins a stretch of its own.
+            // A write that does not read begins a new stretch.
             let more = uses[from + 1..].iter().position(|u| !u.1).unwrap_or(uses.len() - from - 1);
             let stretch = &uses[from..=from + more];
             let at_start = from == 0 && stretch[0].1;
@@ -211,17 +207,17 @@ impl Gaps {
         self.base = alive.sums().collect();
     }
 
-    /// Nothing swapped, as one entry for each gap.
+    /// Returns no swapped gap, as one entry per gap.
     pub fn none(&self) -> TiVec<GapId, bool> {
         vec![false; self.gaps.len()].into()
     }
 
-    /// Everything swapped, as one entry for each gap.
+    /// Returns all gaps as swapped, as one entry per gap.
     pub fn all(&self) -> TiVec<GapId, bool> {
         vec![true; self.gaps.len()].into()
     }
 
-    /// The pool bytes that each slot needs at least when these gaps are swapped.
+    /// Returns the minimum pool bytes of each slot when these gaps are swapped.
     pub fn least(&self, swapped: &TiSlice<GapId, bool>) -> TiVec<Slot, u64> {
         let mut away = Levels::new(self.base.len());
         for (gap, _) in self.gaps.iter().zip(swapped).filter(|(_, swapped)| **swapped) {
@@ -230,13 +226,14 @@ impl Gaps {
         self.base.iter().zip(away.sums()).map(|(base, away)| base - away).collect()
     }
 
-    /// The iteration in which just these gaps are swapped, and the gap of each of its moves. One entry of `swapped` a gap.
+    /// Returns the iteration in which only these gaps are swapped, and the gap of each of its moves. `swapped` has one entry per
+    /// gap.
     pub fn course(&self, swapped: &TiSlice<GapId, bool>) -> (Course, TiVec<MoveId, GapId>) {
         let mut of_move: Vec<GapId> = self.gaps.keys().filter(|g| swapped[*g]).collect();
         let mut hosted: TiVec<VersionId, bool> = vec![false; self.versions.index()].into();
         let mut offload: TiVec<GapId, bool> = vec![false; self.gaps.len()].into();
         for &g in &of_move {
-            // Gaps of one version stand in order of time; one copy serves all.
+            // Gaps of one version are in order of time; one copy serves all.
             offload[g] = !std::mem::replace(&mut hosted[self.gaps[g].version], true);
         }
         of_move.sort_by_key(|g| self.gaps[*g].before);
@@ -248,7 +245,7 @@ impl Gaps {
         (Course { seconds: self.seconds.clone(), need: self.least(swapped), moves }, of_move.into())
     }
 
-    /// By gap: when it leaves and returns within a pool of so many bytes; see [`Clock::windows`].
+    /// By gap: its window within a pool of this many bytes; see [`Clock::windows`].
     pub fn windows(
         &self,
         clock: &mut Clock,
@@ -265,10 +262,10 @@ impl Gaps {
         windows
     }
 
-    /// Joins one decision per gap (none keeps the bytes where they are) into residencies and transfers.
+    /// Joins one decision per gap (`None` keeps the bytes on the device) into residencies and transfers.
     ///
-    /// `windows` has one entry for each gap. Offloads are ordered by the slot after which their gap begins,
-    /// prefetches by the slot of their next use.
+    /// `windows` has one entry per gap. Offloads are ordered by the slot after which their gap begins, prefetches by the slot of
+    /// their next use.
     pub fn placement(&self, windows: &TiSlice<GapId, Option<Window>>) -> Placement {
         let mut placement = Placement::default();
         placement.steps.extend(self.alternatives.iter_enumerated().map(|(op, alternative)| Step {
@@ -276,8 +273,8 @@ impl Gaps {
             again: false,
             alternative: *alternative,
         }));
-        // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
-        // use and writer, then by next use and gap.
+        // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last use
+        // and writer, then by next use and gap.
         type Key = (Slot, Direction, (Slot, Slot), (Slot, GapId));
         let mut keyed: Vec<(Key, Transfer)> = Vec::new();
         let mut home = HomeId(0);
@@ -308,7 +305,7 @@ impl Gaps {
         placement
     }
 
-    /// The tensor that a gap belongs to.
+    /// Returns the tensor that a gap belongs to.
     pub fn tensor(&self, gap: GapId) -> TensorId {
         self.lives[self.gaps[gap].live].tensor
     }

@@ -1,7 +1,7 @@
-//! From decisions to a placement: what follows from them, and how long it takes. Nothing here chooses, and nothing has an
-//! address.
+//! From decisions to a placement: the consequences of decisions, and the time of the iteration. Nothing here chooses, and nothing
+//! has an address.
 //!
-//! [`gaps`] are the decisions of policies that only swap, [`walk`](mod@walk) what follows from decisions of any kind;
+//! [`gaps`] has the decisions of policies that only swap, [`walk`](mod@walk) derives the consequences of decisions of any kind;
 //! [`windows`] times both, and [`placement`] states the result as data.
 
 pub mod gaps;

@@ -1,17 +1,17 @@
-//! What follows from decisions: the steps of the iteration, the memory at each, what is swapped between them.
+//! Consequences of decisions: the steps of the iteration, the memory at each, the bytes swapped between them.
 //!
-//! The walk goes through the trace. An op that needs values which are gone is preceded by a batch: the ops that make them
-//! again, and those that make what these need and is gone too, in the order of the trace. A batch may also stand before an
-//! earlier op, where there is more room for it ([`Decisions::early`]); what it makes is held then. Each step is a slot (see
+//! The walk goes through the trace. An op that needs absent values is preceded by a batch: the ops that make them again, and
+//! those that make the absent inputs of these ops, in the order of the trace. A batch may also stand before an earlier op, if
+//! there is more room for it ([`Decisions::early`]); its values are held then. Each step is a slot (see
 //! [`crate::decide::placement`]). A value is on the device as an [`Instance`], from the step that makes it to the last one that
-//! reads it; an update in place turns an instance of one value into one of another. Swapping takes bytes out of an instance
-//! between two of its uses.
+//! reads it; an update in place turns an instance of one value into one of a different value. Swapping takes bytes out of an
+//! instance between two of its uses.
 //!
-//! A choice is looked at only when something asks for the value, so that the walks of a search need not begin at the
-//! start: see [`Trail`]. This runs for every set of decisions that a search looks at: it is linear in the steps and does
-//! not allocate once its arrays are large enough.
+//! A choice is examined only when an op needs the value, so that the walks of a search need not begin at the start: see
+//! [`Trail`]. This runs for every set of decisions that a search evaluates: it is linear in the steps and does not allocate once
+//! its arrays are large enough.
 //!
-//! What this file does not do: choose.
+//! This file deliberately does not choose.
 
 mod trail;
 
@@ -29,120 +29,118 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// An instance of a walk.
+    /// Instance of a walk.
     InstanceId, "instance");
 
-/// A value on the device.
+/// Value on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The value that it is last.
+    /// The last value that it is.
     pub value: ValueId,
-    /// The slot of the step that makes it; the start where it is there from the start.
+    /// Slot of the step that makes it; the start if it exists from the start.
     pub opens: Slot,
-    /// The slot of its last use.
+    /// Slot of its last use.
     pub last: Slot,
 }
 
-/// What lies at a place. What has the same name in two walks is the same thing.
+/// Name of an occupant of the pool. Equal names in two walks denote the same occupant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Name {
-    /// An instance of a value: of its instances that of this position, and of its homes that of this position.
+    /// An instance of a value: its position among the value's instances, and the home's position among the instance's homes.
     Instance {
-        /// The value that it is last.
+        /// Last value that it is.
         value: ValueId,
-        /// The position among the instances of the value.
+        /// Position among the instances of the value.
         ordinal: u32,
-        /// The position among the homes of the instance.
+        /// Position among the homes of the instance.
         home: u32,
     },
-    /// The workspace of an op.
+    /// Workspace of an op.
     Workspace {
-        /// The op.
         op: OpId,
-        /// Whether the op is recomputed.
+        /// `true` if the op is recomputed.
         again: bool,
     },
 }
 
-/// What a walk goes through.
+/// Input of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Iteration<'a> {
-    /// The values of the trace.
+    /// Values of the trace.
     pub values: &'a Values,
-    /// What is decided about them.
+    /// Decisions about the values.
     pub decisions: &'a Decisions,
     /// By op: bytes that are left free while it runs, and while others are recomputed for it.
     pub margins: &'a TiSlice<OpId, u64>,
-    /// In bytes: where it is short, an op runs in the next leaner alternative than decided that fits.
+    /// Pool in bytes: if it is too small, an op runs in the next leaner alternative that fits.
     pub pool: u64,
 }
 
-/// When a walk ends early.
+/// Condition on which a walk ends early.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// After more steps than these,
+    /// Maximum number of steps.
     pub steps: usize,
-    /// or once those that recompute ops take more seconds than these.
+    /// Maximum seconds of steps that recompute ops.
     pub again: f64,
 }
 
 impl Limit {
-    /// It does not.
+    /// No limit.
     pub const NONE: Limit = Limit { steps: usize::MAX, again: f64::INFINITY };
 
-    /// Whether it is passed by a walk with so many ops to go.
+    /// Returns `true` if a walk with this many ops left exceeds the limit.
     fn is_passed(self, walk: &Walk, ops: usize) -> bool {
         walk.steps.len() + ops > self.steps || walk.again_seconds > self.again
     }
 }
 
-/// An op that runs.
+/// Run of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The op.
     pub op: OpId,
-    /// The op of the trace that it runs for: itself, or the one that needs what is recomputed.
+    /// Op of the trace that it runs for: itself, or the one that needs the recomputed value.
     pub serves: OpId,
 }
 
-/// The evaluator of decisions, with its memory.
+/// Evaluator of decisions, with its memory.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
-    /// What the last walk found.
+    /// Result of the last walk.
     pub course: Course,
-    /// The steps; that of slot 1 first.
+    /// Steps; that of slot 1 first.
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that recompute ops, by the alternatives decided.
+    /// Seconds of the steps that recompute ops, by the decided alternatives.
     pub again_seconds: f64,
     instances: TiVec<InstanceId, Instance>,
     /// By move of the course: its instance, and the first byte of it that moves.
     of_move: TiVec<MoveId, (InstanceId, u64)>,
     memory: Memory,
-    /// The slots of ops that have more than one alternative, and the one in which each runs.
+    /// Slots of ops that have more than one alternative, with the alternative in which each runs.
     alternatives: Vec<(Slot, u8)>,
     states: TiVec<ValueId, ValueState>,
-    /// The gaps whose choice was looked at before their end, each with the op at which that was first.
+    /// Gaps whose choice was examined before their end, each with the first op that examined it.
     looks: Vec<(GapId, OpId)>,
-    /// The op at which the walk ended early; none where it did not.
+    /// Op at which the walk ended early; `None` if it did not.
     ended: Option<OpId>,
     batch: Batch,
 }
 
-/// What is added up to the bytes that each slot needs.
+/// Terms of the bytes that each slot needs.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     /// By step: its workspace and its margin.
     beside: Vec<u64>,
-    /// By slot: the bytes of the instances that are on the device.
+    /// By slot: bytes of the instances on the device.
     instances: Levels<Slot>,
 }
 
-/// The ops that are recomputed before an op, while they are put together.
+/// Ops that are recomputed before an op, while they are collected.
 #[derive(Clone, Debug, Default)]
 struct Batch {
-    /// By op: whether it is among them.
+    /// By op: `true` if it is among them.
     marked: TiVec<OpId, bool>,
     ops: Vec<OpId>,
     /// Values to make.
@@ -151,27 +149,27 @@ struct Batch {
     made: Vec<ValueId>,
 }
 
-/// What is known of a value.
+/// State of a value.
 #[derive(Clone, Copy, Debug)]
 struct ValueState {
     place: Place,
-    /// Whether the host has its part.
+    /// `true` if the host has its part.
     hosted: bool,
-    /// Its instance on the device, the last one if it is gone; none before it is made.
+    /// Its instance on the device, the last one if it is gone; `None` before it is made.
     instance: Compact<InstanceId>,
-    /// The slot that wrote the instance.
+    /// Slot that wrote the instance.
     written: Slot,
-    /// The gap that it is in, and the slot of the touch before; no gap once it was updated in place.
+    /// Gap that it is in, and the slot of the previous touch; no gap once it was updated in place.
     gap: Compact<GapId>,
     since: Slot,
 }
 
-/// Where a value is.
+/// Place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Where its gap's choice puts it: nothing has asked since the gap began.
+    /// Place that its gap's choice defines: nothing has needed the value since the gap began.
     Chosen,
-    /// On the device, all of it.
+    /// All of it on the device.
     Here,
     /// Its part is away.
     Away,
@@ -199,7 +197,7 @@ const UNBORN: ValueState = ValueState {
 };
 
 impl ValueState {
-    /// The instance of a value that was made.
+    /// Returns the instance of a value that was made.
     #[inline]
     fn made(&self) -> InstanceId {
         self.instance.get().expect("what is read was made before")
@@ -207,13 +205,13 @@ impl ValueState {
 }
 
 impl Walk {
-    /// Works out what follows from the decisions. Tells whether the walk came to the end.
+    /// Computes the consequences of the decisions. Returns `true` if the walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
         self.begin(of.values);
         self.advance(of, OpId(0)..of.values.alternatives.next_key(), limit) && self.finish(of)
     }
 
-    /// Puts values that are there from the start on the device, and nothing else.
+    /// Puts only the values that exist from the start on the device.
     fn begin(&mut self, values: &Values) {
         self.steps.clear();
         (self.seconds, self.again_seconds) = (0.0, 0.0);
@@ -236,7 +234,7 @@ impl Walk {
         }
     }
 
-    /// Goes on through some ops.
+    /// Continues through some ops.
     fn advance(&mut self, of: Iteration<'_>, ops: Range<OpId>, limit: Limit) -> bool {
         let Iteration { values, decisions, .. } = of;
         for op in OpId::each(ops) {
@@ -271,7 +269,7 @@ impl Walk {
         true
     }
 
-    /// Where a value is, which its gap's choice tells the first who asks.
+    /// Returns the place of a value, which its gap's choice defines at the first query.
     fn place(&mut self, decisions: &Decisions, v: ValueId) -> Place {
         let state = &mut self.states[v];
         if let (Place::Chosen, Some(gap)) = (state.place, state.gap.get()) {
@@ -280,7 +278,7 @@ impl Walk {
         state.place
     }
 
-    /// Whether a value is nowhere, asked for the sake of an op that does not read it.
+    /// Returns `true` if a value is absent, for an op that does not read it.
     fn is_gone(&mut self, decisions: &Decisions, v: ValueId, op: OpId) -> bool {
         let state = &self.states[v];
         if let (Place::Chosen, Some(gap)) = (state.place, state.gap.get()) {
@@ -289,13 +287,13 @@ impl Walk {
         self.place(decisions, v) == Place::Gone
     }
 
-    /// Whether the value of a gap, which this op lies in, is nowhere.
+    /// Returns `true` if the value of a gap that contains this op is absent.
     fn is_due(&mut self, of: Iteration<'_>, gap: GapId, op: OpId) -> bool {
         let v = of.values.gaps[gap].value;
         self.states[v].gap.get() == Some(gap) && self.is_gone(of.decisions, v, op)
     }
 
-    /// Recomputes what makes the inputs of this op that are gone, and what is to be recomputed before it.
+    /// Recomputes the absent inputs of this op, and the values that are to be recomputed before it.
     fn make_again(&mut self, of: Iteration<'_>, op: OpId, early: &[(OpId, GapId)]) {
         let Iteration { values, decisions, .. } = of;
         let mut ops = std::mem::take(&mut self.batch.ops);
@@ -325,7 +323,7 @@ impl Walk {
         (self.batch.ops, self.batch.open) = (ops, open);
     }
 
-    /// Runs an op that has what it reads; gives its slot.
+    /// Runs an op whose inputs are present; returns its slot.
     fn step(&mut self, of: Iteration<'_>, run: Run) -> Slot {
         let Iteration { values, decisions, margins, .. } = of;
         let (alternatives, decided) = (&values.alternatives[run.op], decisions.alternatives[run.op]);
@@ -342,7 +340,7 @@ impl Walk {
             let state = &mut self.states[z.value];
             let instance = state.made();
             self.instances[instance].last = slot;
-            // What was away is prefetched. Between two steps that follow each other nothing can leave.
+            // Absent bytes are prefetched. Between two consecutive steps nothing can leave.
             if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since.next() {
                 let offload = !std::mem::replace(&mut state.hosted, true);
                 let (after, writer) = (state.since, state.written);
@@ -361,7 +359,7 @@ impl Walk {
         slot
     }
 
-    /// Runs an op again. What it makes takes the place of what was there of it, which goes at its last use before.
+    /// Runs an op again. Its outputs replace their earlier instances, which end at their last use before.
     fn step_again(&mut self, of: Iteration<'_>, run: Run) {
         let Iteration { values, decisions, .. } = of;
         let slot = self.step(of, run);
@@ -376,7 +374,7 @@ impl Walk {
         }
     }
 
-    /// The instance that a step makes of a value: a new one, or that of the value which it updates in place.
+    /// Returns the instance that a step makes of a value: a new one, or that of the value which it updates in place.
     fn instance(&mut self, values: &Values, v: ValueId, slot: Slot) -> InstanceId {
         let Some(from) = values.from[v] else {
             return self.instances.push_and_get_key(Instance { value: v, opens: slot, last: slot });
@@ -388,7 +386,7 @@ impl Walk {
         instance
     }
 
-    /// Gives up what the last batch made for its own sake, and not for the op of these reads or to be held from here on.
+    /// Drops values that the last batch made for its own sake, and not for the op of these reads or to be held from here on.
     fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(OpId, GapId)]) {
         for &v in &self.batch.made {
             let state = &mut self.states[v];
@@ -401,7 +399,7 @@ impl Walk {
         }
     }
 
-    /// A value's next gap begins.
+    /// Begins a value's next gap.
     fn leave(&mut self, touch: Touch, slot: Slot) {
         let state = &mut self.states[touch.value];
         (state.gap, state.since) = (touch.gap.into(), slot);
@@ -410,13 +408,13 @@ impl Walk {
         }
     }
 
-    /// What leaves for the host: of which value, and the end of the bytes that leave.
+    /// Returns the values that leave for the host, each with the end of the bytes that leave.
     pub fn offloads(&self) -> impl Iterator<Item = (ValueId, u64)> {
         let moves = self.course.moves.iter().zip(&self.of_move).filter(|(piece, _)| piece.offload);
         moves.map(|(piece, (instance, first))| (self.instances[*instance].value, first + piece.bytes))
     }
 
-    /// Adds up the memory: instances, less what is away, beside the workspaces.
+    /// Sums the memory: instances, minus absent bytes, plus workspaces.
     fn finish(&mut self, of: Iteration<'_>) -> bool {
         let Iteration { values, decisions, pool, .. } = of;
         let Walk { course, memory: Memory { beside, instances }, .. } = self;
@@ -428,7 +426,7 @@ impl Walk {
             instances.free(piece.after.next()..piece.before, piece.bytes);
         }
         course.need.clear();
-        // Nothing runs at the start, so that nothing is beside the instances.
+        // Nothing runs at the start, so the sum has only the instances.
         let mut sums = instances.sums();
         course.need.extend(sums.next());
         course.need.extend(beside.iter().zip(sums).map(|(beside, bytes)| beside + bytes));
@@ -451,24 +449,24 @@ impl Walk {
         true
     }
 
-    /// The op of the trace that a slot's step runs for.
+    /// Returns the op of the trace that a slot's step runs for.
     pub fn serves(&self, slot: Slot) -> OpId {
         self.run(slot).serves
     }
 
-    /// A slot's step. There is none at the start, before the first op; that op's stands for it.
+    /// Returns a slot's step. There is none at the start, before the first op; that op's stands for it.
     pub fn run(&self, slot: Slot) -> Run {
         self.steps[slot.previous().map_or(0, Slot::index)]
     }
 }
 
 impl Walk {
-    /// The workspace of each step of the last walk, in bytes.
+    /// Returns the workspace of each step of the last walk, in bytes.
     pub fn workspaces(&self, values: &Values) -> Vec<u64> {
         self.alternatives(values).map(|alternative| alternative.workspace).collect()
     }
 
-    /// By home of the placement: what lies there.
+    /// By home of the placement: its occupant.
     pub fn names(&self) -> TiVec<HomeId, Name> {
         let mut gaps: TiVec<InstanceId, u32> = vec![0; self.instances.len()].into();
         for (instance, _) in self.of_move.iter().filter(|(_, first)| *first == 0) {
@@ -484,7 +482,7 @@ impl Walk {
         names
     }
 
-    /// By step: the alternative in which its op runs.
+    /// By step: alternative in which its op runs.
     fn alternatives<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpAlternative> {
         let mut alternatives = self.alternatives.iter().peekable();
         (1..).map(Slot).zip(&self.steps).map(move |(slot, run)| {
@@ -494,7 +492,7 @@ impl Walk {
         })
     }
 
-    /// The last walk, with the windows of its moves.
+    /// Returns the placement of the last walk, with the windows of its moves.
     pub fn placement(&self, values: &Values, windows: &TiSlice<MoveId, Window>) -> Placement {
         let mut placement = Placement::default();
         let steps = self.steps.iter().zip(self.alternatives(values));
@@ -517,8 +515,7 @@ impl Walk {
     }
 }
 
-/// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer,
-/// then by move.
+/// Order of transfers, as in [`crate::decide::windows`]: by slot, offloads first and those by last use and writer, then by move.
 type Key = (Slot, Direction, (Slot, Slot), MoveId);
 
 /// Turns instances into residencies.
@@ -533,7 +530,7 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Cuts an instance into the pieces that its moves ask for.
+    /// Cuts an instance into the pieces of its moves.
     fn add(&mut self, here: &Instance, moves: &[MoveId]) {
         let whole = self.values.bytes[here.value];
         let mut cuts: Vec<u64> = moves.iter().map(|m| self.moved(*m).end).collect();
@@ -549,13 +546,13 @@ impl Placing<'_> {
         self.homes = self.gaps(moves).fold(self.homes, |home, _| home.next()).next();
     }
 
-    /// Which bytes of its instance a move takes.
+    /// Returns the bytes of its instance that a move takes.
     fn moved(&self, m: MoveId) -> Range<u64> {
         let (_, first) = self.walk.of_move[m];
         first..first + self.walk.course.moves[m].bytes
     }
 
-    /// The moves of an instance by gap: chunk by chunk.
+    /// Returns the moves of an instance by gap: chunk by chunk.
     fn gaps<'m>(&self, moves: &'m [MoveId]) -> impl Iterator<Item = &'m [MoveId]> {
         let before = |m: MoveId| self.walk.course.moves[m].before;
         moves.chunk_by(move |a, b| before(*a) == before(*b))
@@ -583,7 +580,7 @@ impl Placing<'_> {
                 self.keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), m), transfer));
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
-            // Where all of it leaves, it may return elsewhere.
+            // If all of it leaves, it may return elsewhere.
             let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m].bytes).sum();
             if gone == whole {
                 home = home.next();

@@ -1,20 +1,20 @@
-//! How long an iteration takes within a pool when given pieces are swapped, and when their bytes leave and return.
+//! Makespan of an iteration within a pool when given pieces are swapped, and the times at which their bytes leave and return.
 //!
-//! This is the evaluator that searches call thousands of times: three passes over the slots of a [`Course`], each linear,
+//! This evaluator, which searches call thousands of times, makes three passes over the slots of a [`Course`], each linear,
 //! without allocating.
 //!
-//! 1. Forward, offloads: a piece's bytes join a queue after their last use; each slot takes from its front what has been
-//!    copied by then, and then as much as it needs to fit into the pool, waiting for it.
-//! 2. Backward, prefetches, the same mirrored: a piece's bytes are held before their next use as long as every slot has
-//!    room, so that each prefetch may start as early as memory allows.
-//! 3. Forward, the three streams: an offload starts when its writer has ended, a prefetch when all that left before its
-//!    first slot has left, a step when its own bytes are there and what left before it has left.
+//! 1. Forward, offloads: a piece's bytes join a queue after their last use; each slot takes from its front the bytes copied by
+//!    then, and then as much as it needs to fit into the pool, waiting for it.
+//! 2. Backward, prefetches, mirrored: a piece's bytes are held before their next use as long as every slot has room, so that each
+//!    prefetch may start as early as memory allows.
+//! 3. Forward, the three streams: an offload starts when its writer has ended, a prefetch when all pieces that left before its
+//!    first slot have left, a step when its own bytes are present and the pieces that left before it have left.
 //!
-//! Addresses are not known yet, so pass 3 waits for everything that leaves, where the lowered schedule waits only for
-//! those whose bytes it takes: the time told here is an upper bound of that of the schedule for the same order of
-//! transfers. Nor does pass 3 look for room between two steps: a prefetch that would fit beside what is still leaving waits
-//! for it. An exact account of the bytes at every instant was tried instead; it finds the same makespans on networks, and
-//! no better plans on small random traces.
+//! Addresses are not known yet, so pass 3 waits for every piece that leaves, while the lowered schedule waits only for those
+//! whose bytes it takes: the makespan here is an upper bound of that of the schedule for the same order of transfers. Nor does
+//! pass 3 look for room between two steps: a prefetch that would fit next to a leaving piece waits for it. An exact account of
+//! the bytes at every instant was tried instead; it finds the same makespans on networks, and no better plans on small random
+//! traces.
 
 use crate::decide::placement::{Direction, Slot, Window};
 use crate::levels::Levels;
@@ -24,80 +24,79 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A move of a course.
+    /// Move of a course.
     MoveId, "move");
 
-/// What an iteration asks of the streams and of the pool: the steps in order, and what is swapped between them.
+/// Demands of an iteration on the streams and the pool: the steps in order, and the moves between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
-    /// How long each slot's step takes, in seconds; slot 0 takes none.
+    /// Seconds of each slot's step; slot 0 takes none.
     pub seconds: TiVec<Slot, f64>,
-    /// The pool bytes that each slot needs at least: without what is swapped, but at the slots of its two uses.
+    /// Minimum pool bytes of each slot: without swapped bytes, except at the slots of their two uses.
     pub need: TiVec<Slot, u64>,
-    /// What is swapped, in order of `before`.
+    /// Swapped bytes, in order of `before`.
     pub moves: TiVec<MoveId, Move>,
 }
 
 /// Bytes that are off the device between two uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// How many.
     pub bytes: u64,
-    /// The slot of the last use before; 0 where there is none since the start.
+    /// Slot of the last use before; 0 if there is none since the start.
     pub after: Slot,
-    /// The slot of the next use; more than one later.
+    /// Slot of the next use; more than one later.
     pub before: Slot,
-    /// The slot of the write that made the contents, 0 where they are there from the start.
+    /// Slot of the write that made the contents; 0 if they exist from the start.
     pub writer: Slot,
-    /// They are copied to the host; where not, it holds them from an earlier move.
+    /// `true` if they are copied to the host; `false` if the host holds them from an earlier move.
     pub offload: bool,
 }
 
-/// What an iteration costs.
+/// Cost of an iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// The makespan in seconds.
+    /// Makespan in seconds.
     pub seconds: f64,
-    /// The most bytes by which a slot exceeds the pool; 0 where it fits.
+    /// Most bytes by which a slot exceeds the pool; 0 if it fits.
     pub overflow: u64,
-    /// The same, summed over all slots.
+    /// Excess bytes, summed over all slots.
     pub excess: u64,
-    /// All bytes moved, both ways together.
+    /// All bytes moved, both directions together.
     pub moved: u64,
 }
 
-/// The evaluator, with its memory.
+/// Evaluator, with its memory.
 #[derive(Clone, Debug)]
 pub struct Clock {
     link: Link,
     half: bool,
-    /// The moves that need an offload, in order of `after`, then of `writer`.
+    /// Moves that need an offload, in order of `after`, then of `writer`.
     offloads: Vec<MoveId>,
     queues: Queues,
     steps: Steps,
     windows: Windows,
     copies: Copies,
-    /// The transfers in list order, each with the slot before which it is listed.
+    /// Transfers in list order, each with the slot before which it is listed.
     sequence: Vec<(MoveId, Direction, Slot)>,
-    /// The slots that exceed the pool.
+    /// Slots that exceed the pool.
     over: Vec<Slot>,
 }
 
-/// The moves that need an offload, sorted by the slot of their last use.
+/// Moves that need an offload, sorted by the slot of their last use.
 #[derive(Clone, Debug, Default)]
 struct Queues {
     /// By slot: the last move so far whose `after` it is.
     last: TiVec<Slot, Option<MoveId>>,
-    /// By move: the one before it in its slot.
+    /// By move: the previous one in its slot.
     previous: TiVec<MoveId, Option<MoveId>>,
 }
 
-/// The steps of the iteration, by slot.
+/// Steps of the iteration, by slot.
 #[derive(Clone, Debug, Default)]
 struct Steps {
-    /// The pool bytes that are taken at least, what waits to leave included.
+    /// Minimum pool bytes that are taken, including bytes that wait to leave.
     taken: TiVec<Slot, u64>,
-    /// The first move whose bytes leave at this slot: from it on, none is held before the slot.
+    /// First move whose bytes leave at this slot: from it on, none is held before the slot.
     unheld: TiVec<Slot, MoveId>,
     /// Start and end in seconds.
     start: TiVec<Slot, f64>,
@@ -105,16 +104,16 @@ struct Steps {
     done: TiVec<Slot, f64>,
 }
 
-/// The windows so far, by move.
+/// Windows so far, by move.
 #[derive(Clone, Debug, Default)]
 struct Windows {
-    /// The slot after the last one while the bytes have not left.
+    /// Slot after the last one while the bytes have not left.
     leaves: TiVec<MoveId, Slot>,
     returns: TiVec<MoveId, Slot>,
     listed: TiVec<MoveId, Slot>,
 }
 
-/// The copies between device and host, by move, in seconds.
+/// Copies between device and host, by move, in seconds.
 #[derive(Clone, Debug, Default)]
 struct Copies {
     offload_seconds: TiVec<MoveId, f64>,
@@ -125,7 +124,7 @@ struct Copies {
 }
 
 impl Clock {
-    /// An evaluator for this link.
+    /// Returns an evaluator for this link.
     pub fn new(link: &Link) -> Clock {
         Clock {
             link: *link,
@@ -140,7 +139,7 @@ impl Clock {
         }
     }
 
-    /// What a course costs within a pool of so many bytes.
+    /// Returns the cost of a course within a pool of this many bytes.
     pub fn evaluate(&mut self, course: &Course, pool: u64) -> Cost {
         let moved = self.collect(course);
         let (overflow, excess) = self.release(course, pool);
@@ -148,12 +147,12 @@ impl Clock {
         Cost { seconds: self.run(course), overflow, excess, moved }
     }
 
-    /// The slots that exceeded the pool in the last evaluation.
+    /// Returns the slots that exceeded the pool in the last evaluation.
     pub fn over(&self) -> &[Slot] {
         &self.over
     }
 
-    /// Lists the offloads. Gives the bytes moved.
+    /// Lists the offloads. Returns the bytes moved.
     fn collect(&mut self, course: &Course) -> u64 {
         let Clock { offloads, queues, steps, windows, copies, .. } = self;
         let (slots, moves) = (course.need.len(), course.moves.len());
@@ -188,7 +187,7 @@ impl Clock {
                 windows.leaves[m] = end;
                 queues.previous[m] = queues.last[piece.after].replace(m);
             } else {
-                // The host has these bytes already: they are free as soon as their last use is over.
+                // The host already has these bytes: they are free as soon as their last use is over.
                 windows.leaves[m] = piece.after.next();
             }
         }
@@ -200,14 +199,14 @@ impl Clock {
                 offloads.push(m);
                 next = queues.previous[m];
             }
-            // Of pieces whose last use is the same the one that was written first goes first: it may start earlier.
+            // Of pieces with the same last use, the one that was written first goes first: it may start earlier.
             offloads[from..].sort_unstable_by_key(|m| (course.moves[*m].writer, *m));
         }
         moved
     }
 
-    /// Pass 1: when each piece's bytes leave. Gives the overflow, at most and summed, and counts what waits to leave as
-    /// taken.
+    /// Pass 1: computes the slots at which each piece's bytes leave. Returns the overflow, maximum and sum, and counts bytes that
+    /// wait to leave as taken.
     fn release(&mut self, course: &Course, pool: u64) -> (u64, u64) {
         let Clock { offloads, steps: Steps { taken, done, .. }, windows, copies, over, .. } = self;
         let moves = &course.moves;
@@ -258,7 +257,7 @@ impl Clock {
         (overflow, excess)
     }
 
-    /// Pass 2: from when each piece's bytes are held again.
+    /// Pass 2: computes the slots from which each piece's bytes are held again.
     fn fetch(&mut self, course: &Course, pool: u64) {
         let Clock { steps: Steps { taken, unheld, .. }, windows: Windows { leaves, returns, .. }, .. } = self;
         let moves = &course.moves;
@@ -284,11 +283,11 @@ impl Clock {
         }
     }
 
-    /// Pass 3: the three streams. Gives the makespan.
+    /// Pass 3: the three streams. Returns the makespan.
     fn run(&mut self, course: &Course) -> f64 {
         let Clock { offloads, steps: Steps { start, done, .. }, windows, copies, sequence, half, .. } = self;
         let moves = &course.moves;
-        // Before which slot an offload is listed: after its writer, and not before its predecessor.
+        // Slot before which an offload is listed: after its writer, and not before its predecessor.
         let listing =
             |at: usize, previous: Slot| offloads.get(at).map(|m| previous.max(moves[*m].writer.next()));
         let (mut listed, mut left, mut came, mut due) = (0, 0, MoveId(0), MoveId(0));
@@ -330,12 +329,12 @@ impl Clock {
         time.max(out).max(into)
     }
 
-    /// The windows of the moves of the last evaluation, which was of this course.
+    /// Returns the windows of the moves of the last evaluation, which was of this course.
     ///
-    /// `tighten` between 0 and 1 says how much slack is given up so that addresses are easier to find: 0 leaves every
-    /// window as wide as memory allows, 1 delays every prefetch, and every step before the fullest slot, as far as the
-    /// makespan allows, and lets bytes leave as soon as their offload has ended then. What is not given up is room for
-    /// times that differ from the prediction.
+    /// `tighten` between 0 and 1 is the share of slack that is given up so that addresses are easier to find: 0 leaves every
+    /// window as wide as memory allows, 1 delays every prefetch, and every step before the fullest slot, as far as the makespan
+    /// allows, and lets bytes leave as soon as their offload has ended then. The remaining slack covers times that differ from
+    /// the prediction.
     pub fn windows(&mut self, course: &Course, tighten: f64) -> TiVec<MoveId, Window> {
         let Windows { leaves, returns, listed } = &self.windows;
         let window = |(m, piece): (MoveId, &Move)| {
@@ -350,8 +349,8 @@ impl Clock {
         windows
     }
 
-    /// Moves the times of the last evaluation towards the latest that keep its makespan: those of prefetches, and of
-    /// the steps before the fullest slot. Offloads stay as early as the steps let them.
+    /// Moves the times of the last evaluation towards the latest that keep its makespan: those of prefetches, and of the steps
+    /// before the fullest slot. Offloads stay as early as the steps permit.
     ///
     /// Times that keep all constraints form a convex set, so a point between the earliest and the latest keeps them too.
     fn delay(&mut self, course: &Course, share: f64) {
@@ -359,7 +358,8 @@ impl Clock {
         let moves = &course.moves;
         let slots = course.need.len();
         let fullest = course.fullest_unswapped();
-        // By slot: before when its op must have ended for transfers, and when all that left before it must have left.
+        // By slot: the time by which its op must have ended for transfers, and the time by which all pieces that left before it
+        // must have left.
         let mut ends: TiVec<Slot, f64> = vec![f64::INFINITY; slots].into();
         let mut gates: TiVec<Slot, f64> = vec![f64::INFINITY; slots + 1].into();
         let mut next = [f64::INFINITY; 2];
@@ -404,7 +404,7 @@ impl Clock {
     fn narrow(&self, course: &Course, windows: &mut TiSlice<MoveId, Window>) {
         let Clock { steps: Steps { start, done, .. }, copies, .. } = self;
         let moves = &course.moves;
-        // Sums in another order: a hair's breadth is no reason to wait a whole step.
+        // Sums in a different order: a tiny difference is no reason to wait a whole step.
         let hair = 1e-12 * done.raw[done.len() - 1];
         let first = |times: &TiVec<Slot, f64>, slots: Range<Slot>, is_before: &dyn Fn(f64) -> bool| {
             let range = slots.start.index()..slots.end.index();
@@ -428,7 +428,7 @@ impl Clock {
 }
 
 impl Course {
-    /// The slot that would need most if nothing were swapped; the last of equals.
+    /// Returns the slot that would need most if nothing were swapped; the last of equals.
     fn fullest_unswapped(&self) -> Slot {
         let mut away = Levels::new(self.need.len());
         for piece in &self.moves {

@@ -1,12 +1,12 @@
-//! A plan that there is already, as decisions about another trace, budget or link.
+//! An existing plan, as decisions about a different trace, budget or link.
 //!
-//! A schedule shows what was decided about each gap: it is swapped where a prefetch lies in it, recomputed where the op that
-//! makes its value runs a second time, and else kept ([`Earlier::new`]). Two traces share a tensor or an op where it has the
-//! same name in both, as with another batch size, another draw of stochastic depth, or a network with a layer more. A gap is
-//! the same where its value and the op at its end are, or else the op at its start ([`Earlier::decisions`]). What only the new
-//! trace has is kept; what only the earlier one had is left out.
+//! A schedule shows the decision about each gap: swapped if it contains a prefetch, recomputed if the op that makes its value
+//! runs a second time, and else kept ([`Earlier::new`]). Two traces share a tensor or an op that has the same name in both, for
+//! example with a different batch size, a different draw of stochastic depth, or a network with a layer more. A gap is the same
+//! if its value and the op at its end are, or else the op at its start ([`Earlier::decisions`]). Values that only the new trace
+//! has are kept; those that only the earlier one had are left out.
 //!
-//! What this file does not do: make the decisions fit (`policies/plimsoll/adapted.rs`).
+//! This file deliberately does not make the decisions fit (`policies/plimsoll/adapted.rs`).
 
 use crate::iteration::values::{Choice, Decisions, GapId, OpAlternative, PARTS, ValueId, Values};
 use crate::request::{Allow, PlanError};
@@ -16,7 +16,7 @@ use plimsoll_ir::{Document, OpId, TensorId, check};
 use std::collections::HashMap;
 use typed_index_collections::TiVec;
 
-/// A schedule and what it decided about its trace, from which plans for others can be made.
+/// Schedule with the decisions about its trace, from which plans for other traces can be made.
 #[derive(Clone, Debug)]
 pub struct Earlier {
     trace: String,
@@ -26,17 +26,16 @@ pub struct Earlier {
     values: Values,
     value_of: HashMap<(TensorId, Option<OpId>), ValueId>,
     decisions: Decisions,
-    /// By op: the name of the alternative in which it runs; none for the op as it stands.
+    /// By op: name of the alternative in which it runs; `None` for the op itself.
     alternatives: TiVec<OpId, Option<String>>,
 }
 
 impl Earlier {
-    /// Reads what a schedule decided about the trace that it is for.
+    /// Reads the decisions of a schedule about its trace.
     ///
     /// # Errors
     ///
-    /// [`PlanError::Trace`] for a trace that contradicts itself, [`PlanError::Earlier`] for a schedule that is not valid for
-    /// it.
+    /// [`PlanError::Trace`] for a trace that contradicts itself, [`PlanError::Earlier`] for a schedule that is not valid for it.
     pub fn new(trace: &Trace, schedule: &Schedule) -> Result<Earlier, PlanError> {
         trace.validate()?;
         check::check(trace, schedule).map_err(|violation| PlanError::Earlier {
@@ -65,17 +64,17 @@ impl Earlier {
         })
     }
 
-    /// The name of the trace that the schedule is for.
+    /// Returns the name of the schedule's trace.
     pub fn trace(&self) -> &str {
         &self.trace
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
 
-    /// The same decisions about the values of another trace; none where the traces share no value. They need not fit.
+    /// Returns the same decisions about the values of a different trace; `None` if the traces share no value. They need not fit.
     pub(crate) fn decisions(&self, trace: &Trace, values: &Values) -> Option<Decisions> {
         let ops: TiVec<OpId, Option<OpId>> =
             self.ops.of_all(trace.ops.iter().map(|op| op.name.as_str())).into();
@@ -120,8 +119,8 @@ impl Earlier {
         shares.then_some(decisions)
     }
 
-    /// The gap of an earlier value that ends with this op (the inner none for one that the earlier trace has not), or else
-    /// begins after that one.
+    /// Returns the gap of an earlier value that ends with this op (the inner `None` for an op that the earlier trace lacks), or
+    /// else begins after the other op.
     fn gap_like(
         &self,
         value: ValueId,
@@ -167,7 +166,7 @@ fn alternative_name(op: &Op, alternative: Option<u32>) -> Option<&str> {
     alternative.map(|k| op.alternatives[k as usize].name.as_str())
 }
 
-/// Where each name stands: the positions of those that have it, in order.
+/// By name: positions of the items that have it, in order.
 #[derive(Clone, Debug)]
 struct Names<Id>(HashMap<String, Vec<Id>>);
 
@@ -180,8 +179,8 @@ impl<Id: Copy + From<usize>> Names<Id> {
         Names(all)
     }
 
-    /// For each of these names, where it stands here: the first time that it comes first, the second time next; none where it
-    /// does not.
+    /// For each of these names, returns its position here: the first position at its first occurrence, the second at the next;
+    /// `None` if there is none.
     fn of_all<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<Option<Id>> {
         let mut came: HashMap<&str, usize> = HashMap::new();
         names
@@ -194,21 +193,21 @@ impl<Id: Copy + From<usize>> Names<Id> {
     }
 }
 
-/// What a schedule does in a gap.
+/// Observed behaviour of a schedule in a gap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Bytes that are prefetched, and in how many pieces.
+    /// Prefetched bytes, and their number of pieces.
     bytes: u64,
     pieces: u8,
-    /// How often its value is recomputed.
+    /// Number of times that its value is recomputed.
     runs: u32,
-    /// It is recomputed before this op, and nothing that runs for that op reads it.
+    /// Op before which it is recomputed, if nothing that runs for that op reads it.
     early: Option<OpId>,
-    /// An op that is recomputed reads it, and it was not recomputed before.
+    /// `true` if a recomputed op reads it, and it was not recomputed before.
     read: bool,
 }
 
-/// Reads a schedule from its first command to the last.
+/// Reader of a schedule, from its first command to the last.
 struct Reading<'a> {
     values: &'a Values,
     seen: TiVec<GapId, Seen>,
@@ -216,9 +215,9 @@ struct Reading<'a> {
     gap: TiVec<ValueId, Option<GapId>>,
     /// By tensor: its newest value.
     newest: HashMap<TensorId, ValueId>,
-    /// The ops that are recomputed for the next op of the trace.
+    /// Ops that are recomputed for the next op of the trace.
     again: Vec<OpId>,
-    /// By value: whether one of those that come later, or that op, reads it.
+    /// By value: `true` if one of the later of these, or that op, reads it.
     wanted: TiVec<ValueId, bool>,
 }
 
@@ -258,7 +257,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// An op of the trace runs, after those that are recomputed for it.
+    /// Runs an op of the trace, after those that are recomputed for it.
     fn run(&mut self, op: OpId) {
         let values = self.values;
         let (reads, writes) = (values.reads.row(op), values.writes.row(op));
@@ -342,7 +341,7 @@ mod tests {
     use plimsoll_testing::random_trace_of;
     use typed_index_collections::TiSlice;
 
-    /// The steps that decisions which were read of a schedule lead to are those of the schedule, and so are the bytes moved.
+    /// The decisions read from a schedule lead to the same steps and to the same bytes moved.
     #[test]
     fn what_is_read_of_a_schedule_is_what_it_does() {
         let (mut again, mut swapped) = (0, 0);

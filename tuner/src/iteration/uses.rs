@@ -1,8 +1,8 @@
-//! The values of a trace, and which ops make and read them: worked out here, for whoever decides, lowers or bounds.
+//! Values of a trace, with the ops that make and read them, for deciding, lowering and bounding.
 //!
-//! A *value* is a tensor in one version. Tensors of 0 bytes need no decision, take no room and no time, and are left out.
+//! A *value* is a tensor in one version. Tensors of 0 bytes need no decision, no room and no time, and are left out.
 //!
-//! What this file does not do: say what can be decided about a value (`values.rs`).
+//! This file deliberately does not define the possible decisions about a value (`values.rs`).
 
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
@@ -10,30 +10,30 @@ use std::collections::BTreeMap;
 use typed_index_collections::TiVec;
 
 define_id!(
-    /// A value of an iteration.
+    /// Value of an iteration.
     ValueId, "value");
 
-/// The values of a trace, in the order in which ops first touch them.
+/// Values of a trace, in the order in which ops first touch them.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     /// By value: its tensor.
     pub tensor: TiVec<ValueId, TensorId>,
-    /// By value: the op that makes it; none where it is there from the start.
+    /// By value: op that makes it; `None` if it exists from the start.
     pub maker: TiVec<ValueId, Option<OpId>>,
-    /// By value: the ops that read it, in order.
+    /// By value: ops that read it, in order.
     pub readers: TiVec<ValueId, Vec<OpId>>,
-    /// By value: the version of its tensor before it, which its maker overwrites or updates in place.
+    /// By value: previous version of its tensor, which its maker overwrites or updates in place.
     pub previous: TiVec<ValueId, Option<ValueId>>,
-    /// By value: the next version of its tensor, which replaces it.
+    /// By value: next version of its tensor, which replaces it.
     pub next: TiVec<ValueId, Option<ValueId>>,
-    /// By op: the values that it reads, in the order of its `reads`.
+    /// By op: values that it reads, in the order of its `reads`.
     pub reads: TiVec<OpId, Vec<ValueId>>,
-    /// By op: the values that it makes, in the order of its `writes`.
+    /// By op: values that it makes, in the order of its `writes`.
     pub writes: TiVec<OpId, Vec<ValueId>>,
 }
 
 impl Uses {
-    /// Those of a valid trace.
+    /// Returns the values of a valid trace.
     pub fn of(trace: &Trace) -> Uses {
         let mut uses = Uses::default();
         let mut current: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
@@ -58,12 +58,12 @@ impl Uses {
         uses
     }
 
-    /// What an op makes of a value in place: the next version, if its maker reads this one.
+    /// Returns the value that an op makes of this one in place: the next version, if its maker reads this one.
     pub fn becomes(&self, value: ValueId) -> Option<ValueId> {
         self.next[value].filter(|next| self.readers[value].last() == self.maker[*next].as_ref())
     }
 
-    /// By tensor: the value that is there from the start, where an op reads it.
+    /// By tensor: the value that exists from the start, if an op reads it.
     pub fn at_start(&self) -> BTreeMap<TensorId, ValueId> {
         let there = self.maker.iter_enumerated().filter(|(_, maker)| maker.is_none());
         there.map(|(value, _)| (self.tensor[value], value)).collect()

@@ -1,15 +1,14 @@
-//! What a trace's ops hand to each other, and what can be decided about it: values, and the gaps between their touches.
+//! Values that a trace's ops pass to each other, the gaps between their touches, and the possible decisions about them.
 //!
 //! # The data
 //!
-//! A *value* is a tensor in one version: it is made by one op (or there from the start), read by later ones, and never
-//! changes. An op that updates a tensor in place reads one value and makes another of it; the first is gone then. A value
-//! is *touched* by its maker and by its readers; between two touches, and after the last one, lies a [`Gap`], for which a
-//! [`Choice`] is made. The gap after the last touch matters where an op that is recomputed reads the value; a value that is
-//! updated in place has none.
+//! A *value* is a tensor in one version: it is made by one op (or exists from the start), read by later ones, and never changes.
+//! An op that updates a tensor in place reads one value and makes the next of it; the first is gone then. A value is *touched* by
+//! its maker and by its readers; between two touches, and after the last one, lies a [`Gap`], for which a [`Choice`] is made. The
+//! gap after the last touch matters if an op that is recomputed reads the value; a value that is updated in place has none.
 //!
-//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the
-//! alternative in which each op runs. What follows from them is worked out by [`crate::decide::walk`].
+//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the alternative
+//! in which each op runs. [`crate::decide::walk`] computes their consequences.
 //!
 //! Tensors of 0 bytes need no decision and are left out.
 
@@ -23,65 +22,63 @@ use typed_index_collections::{TiSlice, TiVec};
 pub use crate::iteration::uses::ValueId;
 
 define_id!(
-    /// A gap between two touches of a value.
+    /// Gap between two touches of a value.
     GapId, "gap");
 
-/// A value is swapped whole or a leading part of it, counted in these.
+/// Unit in which the swapped leading part of a value is counted: this many parts are the whole value.
 pub const PARTS: u8 = 8;
 
-/// What takes more than this part of the pool is large.
+/// Part of the pool, as a divisor, above which a value is large.
 const LARGE: u64 = 24;
 
-/// What becomes of a value between two touches.
+/// Choice about a value between two touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Choice {
-    /// It stays on the device, as long as anything reads it later.
+    /// It stays on the device, as long as an op reads it later.
     Keep,
-    /// Its part leaves, and returns before whatever reads it next.
+    /// Its part leaves, and returns before the next op that reads it.
     Swap,
-    /// It is given up, recomputed before whatever reads it next, and stays then.
+    /// It is given up, recomputed before the next op that reads it, and stays then.
     Recompute,
-    /// It is given up, and recomputed each time that an op which is recomputed needs it.
+    /// It is given up, and recomputed each time that a recomputed op needs it.
     RecomputeEach,
 }
 
-/// The time between two touches of a value, or after the last one.
+/// Time between two touches of a value, or after the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Of which value.
     pub value: ValueId,
-    /// The op of the touch before; none for the start of the iteration.
+    /// Op of the previous touch; `None` for the start of the iteration.
     pub after: Option<OpId>,
-    /// The op of the next touch; none where there is none.
+    /// Op of the next touch; `None` if there is none.
     pub before: Option<OpId>,
-    /// Whether it may be swapped, and whether it may be recomputed.
+    /// `true` if it may be swapped.
     pub swap: bool,
-    /// See `swap`.
+    /// `true` if it may be recomputed.
     pub recompute: bool,
 }
 
-/// One alternative of an op, its usual kernel included.
+/// Alternative of an op, including its usual kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpAlternative {
     /// In seconds.
     pub seconds: f64,
     /// In bytes.
     pub workspace: u64,
-    /// Which of the op's alternatives; none for the op as it stands.
+    /// Index among the op's alternatives; `None` for the op itself.
     pub alternative: Option<u32>,
 }
 
-/// An op reads or makes a value.
+/// Touch of a value by an op that reads or makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// Which value.
     pub value: ValueId,
-    /// The gap that begins then; none where the value is updated in place.
+    /// Gap that begins then; `None` if the value is updated in place.
     pub gap: Option<GapId>,
 }
 
-/// By op: a row of touches, side by side with the next.
+/// By op: a row of touches, adjacent to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     starts: TiVec<OpId, usize>,
@@ -98,7 +95,7 @@ impl Rows {
         rows
     }
 
-    /// The row of an op.
+    /// Returns the row of an op.
     #[inline]
     pub fn row(&self, op: OpId) -> &[Touch] {
         &self.entries[self.range(op)]
@@ -110,32 +107,32 @@ impl Rows {
     }
 }
 
-/// The values of a trace; see the head of this file.
+/// Values of a trace; see the head of this file.
 #[derive(Clone, Debug)]
 pub struct Values {
     /// By value: its tensor, and its bytes; more than 0.
     pub tensor: TiVec<ValueId, TensorId>,
     /// See `tensor`.
     pub bytes: TiVec<ValueId, u64>,
-    /// By value: the op that makes it; none where it is there from the start.
+    /// By value: op that makes it; `None` if it exists from the start.
     pub maker: TiVec<ValueId, Option<OpId>>,
-    /// By value: the one that it is made of in place, and the one that is made of it.
+    /// By value: the value that it is made of in place, and the value that is made of it.
     pub from: TiVec<ValueId, Option<ValueId>>,
     /// See `from`.
     pub becomes: TiVec<ValueId, Option<ValueId>>,
     /// By value: its first gap. One entry more than there are values.
     first_gap: TiVec<ValueId, GapId>,
-    /// All gaps, those of a value side by side in order of time.
+    /// All gaps, those of a value adjacent in order of time.
     pub gaps: TiVec<GapId, Gap>,
-    /// By op: the values that it reads, and those that it makes.
+    /// By op: values that it reads, and values that it makes.
     pub reads: Rows,
     /// See `reads`.
     pub writes: Rows,
-    /// By op: the alternatives in which it may run, the fastest first, each with less workspace than the one before.
+    /// By op: possible alternatives, the fastest first, each with less workspace than the previous one.
     pub alternatives: TiVec<OpId, Vec<OpAlternative>>,
-    /// The first op that may change parameters, which have no versions: nothing is recomputed after it.
+    /// First op that may change parameters, which have no versions: nothing is recomputed after it.
     pub update: OpId,
-    /// In bytes: what is larger is large.
+    /// Bytes above which a value is large.
     large: u64,
 }
 
@@ -144,20 +141,20 @@ pub struct Values {
 pub struct Decisions {
     /// By gap.
     pub choices: TiVec<GapId, Choice>,
-    /// By value: how many of its [`PARTS`] are swapped where it is; at least 1.
+    /// By value: number of its [`PARTS`] that are swapped if it is; at least 1.
     pub parts: TiVec<ValueId, u8>,
-    /// By op: which of its alternatives.
+    /// By op: index of its alternative.
     pub alternatives: TiVec<OpId, u8>,
-    /// Gaps whose value is recomputed before another op than the one that next asks for it, and held from there on: op and
-    /// gap, in order. The op lies within the gap; a gap has one entry at most.
+    /// Gaps whose value is recomputed before a different op than the next one that needs it, and held from there on: op and gap,
+    /// in order. The op lies within the gap; a gap has at most one entry.
     pub early: Vec<(OpId, GapId)>,
-    /// Into so many chunks what is swapped of a large value is cut, so that each leaves and returns by itself; 1 where it
-    /// goes as one. At most [`PARTS`].
+    /// Number of chunks into which the swapped part of a large value is cut, so that each leaves and returns separately; 1 if it
+    /// moves as a whole. At most [`PARTS`].
     pub chunks: u8,
 }
 
 impl Values {
-    /// The values of a valid trace, and what may be decided about them within a pool of so many bytes.
+    /// Returns the values of a valid trace, with the possible decisions about them within a pool of this many bytes.
     pub fn new(trace: &Trace, pool: Bytes, allow: Allow) -> Values {
         let uses = Uses::of(trace);
         let becomes: TiVec<ValueId, Option<ValueId>> = uses.tensor.keys().map(|v| uses.becomes(v)).collect();
@@ -214,7 +211,7 @@ impl Values {
             *gap = gap.next();
         }
         for op in self.alternatives.keys() {
-            // What is made comes into being after what is read.
+            // Outputs come into being after the inputs are read.
             for rows in [&mut self.reads, &mut self.writes] {
                 let row = rows.range(op);
                 for touch in &mut rows.entries[row] {
@@ -226,8 +223,8 @@ impl Values {
         }
     }
 
-    /// By value: whether it can be recomputed at any time. What its maker reads is kept as long as it is needed, or is
-    /// recomputed itself; it must be that where it was updated in place.
+    /// By value: `true` if it can be recomputed at any time. The inputs of its maker are kept as long as they are needed, or are
+    /// recomputed themselves; an input that was updated in place must be recomputable.
     fn recomputable(&self, trace: &Trace, allow: Allow) -> TiVec<ValueId, bool> {
         let mut can: TiVec<ValueId, bool> = vec![false; self.tensor.len()].into();
         for (here, op) in (0..).map(OpId).zip(&trace.ops) {
@@ -238,20 +235,20 @@ impl Values {
         can
     }
 
-    /// The gaps of a value, in order of time.
+    /// Returns the gaps of a value, in order of time.
     #[inline]
     pub fn gaps_of(&self, value: ValueId) -> impl DoubleEndedIterator<Item = GapId> + Clone + use<> {
         GapId::each(self.first_gap[value]..self.first_gap[value.next()])
     }
 
-    /// The last gap of a value that begins before an op.
+    /// Returns the last gap of a value that begins before an op.
     pub fn gap_before(&self, value: ValueId, op: OpId) -> Option<GapId> {
         let (first, until) = (self.first_gap[value], self.first_gap[value.next()]);
         let begun = self.gaps.raw[first.index()..until.index()].partition_point(|gap| gap.after < Some(op));
         begun.checked_sub(1).map(|last| GapId::new(first.index() + last))
     }
 
-    /// Everything stays, what is not read any more goes, and every op runs in its fastest alternative.
+    /// Returns decisions that keep every value until its last read, and run every op in its fastest alternative.
     pub fn keep_all(&self) -> Decisions {
         let choice = |gap: &Gap| {
             if gap.before.is_none() && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
@@ -265,7 +262,7 @@ impl Values {
         }
     }
 
-    /// Where the chunks end of what is swapped of a value, counted from its first byte. The first begins there.
+    /// Returns the ends of the chunks of a value's swapped part, counted from its first byte. The first chunk begins there.
     #[inline]
     pub fn chunk_ends(&self, value: ValueId, decisions: &Decisions) -> impl Iterator<Item = u64> {
         let parts = decisions.parts[value];
@@ -273,7 +270,7 @@ impl Values {
         (1..=chunks).map(move |chunk| self.part(value, parts * chunk / chunks))
     }
 
-    /// The bytes of a value that so many of its [`PARTS`] are.
+    /// Returns the bytes of this many [`PARTS`] of a value.
     #[inline]
     pub fn part(&self, value: ValueId, parts: u8) -> u64 {
         let bytes = self.bytes[value];
@@ -288,32 +285,32 @@ impl Values {
 }
 
 impl Gap {
-    /// The first op after the touch before.
+    /// Returns the first op after the previous touch.
     pub fn begin(&self) -> OpId {
         self.after.map_or(OpId(0), OpId::next)
     }
 
-    /// Whether it begins before an op, and ends after it or with it.
+    /// Returns `true` if the gap begins before an op, and ends after it or with it.
     pub fn leads_to(&self, op: OpId) -> bool {
         self.after < Some(op) && self.before.is_none_or(|before| before >= op)
     }
 }
 
 impl Decisions {
-    /// The gaps whose values are recomputed before this op although it does not ask for them.
+    /// Returns the gaps whose values are recomputed before this op although it does not need them.
     pub fn early_at(&self, op: OpId) -> &[(OpId, GapId)] {
         let from = self.early.partition_point(|entry| entry.0 < op);
         let count = self.early[from..].iter().take_while(|entry| entry.0 == op).count();
         &self.early[from..from + count]
     }
 
-    /// Before which op the value of a gap is recomputed; none where that is the one that asks for it.
+    /// Returns the op before which the value of a gap is recomputed; `None` if that is the one that needs it.
     pub fn early_of(&self, gap: GapId) -> Option<OpId> {
         self.early.iter().find(|entry| entry.1 == gap).map(|entry| entry.0)
     }
 
-    /// Has the value of a gap recomputed before this op, or, with none, before the one that asks for it. Gives what was
-    /// decided before.
+    /// Has the value of a gap recomputed before this op, or, with `None`, before the one that needs it. Returns the previous
+    /// decision.
     pub fn set_early(&mut self, gap: GapId, op: Option<OpId>) -> Option<OpId> {
         let old = self.early.iter().position(|entry| entry.1 == gap).map(|at| self.early.remove(at).0);
         if let Some(op) = op {
@@ -323,14 +320,14 @@ impl Decisions {
         old
     }
 
-    /// Whether the value of a gap is given up.
+    /// Returns `true` if the value of a gap is given up.
     pub fn recomputes(&self, gap: GapId) -> bool {
         matches!(self.choices[gap], Choice::Recompute | Choice::RecomputeEach)
     }
 }
 
 impl Choice {
-    /// Whether a gap may be decided so.
+    /// Returns `true` if a gap may have this choice.
     pub fn is_open(self, gap: &Gap) -> bool {
         match self {
             Choice::Keep => true,
@@ -340,7 +337,7 @@ impl Choice {
     }
 }
 
-/// The alternatives of an op that fit beside what it touches; the leanest where none does.
+/// Returns the alternatives of an op that fit next to its operands; the leanest if none does.
 fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
     let mut all =

@@ -1,25 +1,23 @@
-//! The seconds of an op's alternatives: the op's own seconds times a ratio, between the batch sizes at which both were
-//! measured.
+//! Seconds of an op's alternatives: the op's own seconds times a ratio, between the batch sizes at which both were measured.
 //!
-//! An alternative computes the same, on the same machine: what noise, caches and the layer's type do to the usual alternative
-//! they do to it too, and the op's own prediction knows of that from more repetitions. The ratio is taken from medians,
-//! straight between measured batch sizes in logarithms, and constant beyond them. The other possibility, an alternative as an
-//! op of its own with its own curve, lost: on samples with noise it misses left-out batch sizes by more (`tests.rs` holds it
-//! to that).
+//! An alternative computes the same, on the same machine: noise, caches and the layer's type affect it like the usual
+//! alternative, and the op's own prediction includes these effects from more repetitions. The ratio is taken from medians,
+//! straight between measured batch sizes in logarithms, and constant beyond them. The other possibility, an alternative as an op
+//! with a separate curve, lost: on samples with noise it misses left-out batch sizes by more (`tests.rs` checks that).
 //!
-//! What it deliberately does not do: refuse what was not measured. An alternative whose scratch never fitted while measuring,
-//! or that a newer library has added, stays in the trace, since a schedule names alternatives by their position; it only
-//! counts as slow.
+//! This file deliberately does not reject unmeasured alternatives. An alternative whose scratch never fitted while measuring, or
+//! that a newer library has added, stays in the trace, since a schedule names alternatives by their position; it only counts as
+//! slow.
 
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::OpSamples;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How many times as long as the usual alternative one counts that was not measured.
+/// Ratio to the usual alternative for one that was not measured.
 pub(super) const UNMEASURED: f64 = 1000.0;
 
-/// How many times as long as the usual alternative an alternative takes, over the batch size.
+/// Ratio of an alternative's seconds to those of the usual alternative, over the batch size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Ratios {
     /// (ln batch, ln ratio), ascending.
@@ -27,7 +25,7 @@ pub(super) struct Ratios {
 }
 
 impl Ratios {
-    /// The ratio at a batch size; at least one was measured.
+    /// Returns the ratio at a batch size; at least one was measured.
     pub fn at(&self, batch: f64) -> f64 {
         super::along(&self.logs, batch.ln()).map_or(UNMEASURED, f64::exp)
     }
@@ -38,7 +36,7 @@ fn middle<'a>(seconds: impl Iterator<Item = &'a Seconds>) -> Option<f64> {
     (!seconds.is_empty()).then(|| super::median(&mut seconds).max(super::TICK))
 }
 
-/// The median of an alternative over all samples of an op at a batch size.
+/// Returns the median of an alternative over all samples of an op at a batch size.
 fn of_alternative(samples: &[&OpSamples], name: &str) -> Option<f64> {
     middle(
         samples
@@ -49,7 +47,7 @@ fn of_alternative(samples: &[&OpSamples], name: &str) -> Option<f64> {
     )
 }
 
-/// The ratios of an op's alternatives, by name, from its samples at each batch size, ascending.
+/// Returns the ratios of an op's alternatives, by name, from its samples at each batch size, ascending.
 pub(super) fn ratios<'a>(
     batches: impl Iterator<Item = (u64, Vec<&'a OpSamples>)>,
 ) -> BTreeMap<String, Ratios> {
@@ -72,8 +70,8 @@ pub(super) fn ratios<'a>(
     all
 }
 
-/// What the usual alternative would have taken where only others ran: the alternative with the most samples, over its ratio
-/// at other batch sizes. Where no batch size tells how they compare, that alternative's time stands for it.
+/// Estimates the usual alternative where only others ran: the alternative with the most samples, over its ratio at other batch
+/// sizes. If no batch size has both, that alternative's time stands for it.
 pub(super) fn usual_of_others<'a>(
     batch: u64,
     samples: impl Iterator<Item = &'a OpSamples>,

@@ -6,17 +6,17 @@
 //! seconds(x) = t0 + x / F(x),    F(x) = F * (x + r s) / (x + s)
 //! ```
 //!
-//! t0 is what a kernel costs however small it is. F(x) is the throughput of its work: r F for small x, F for large x, with
-//! the turn near x = s. r < 1 is the paper's figure, a device that small kernels leave partly idle; r > 1 happens on CPUs,
-//! where small kernels live in the cache. t0, F, s and r are positive, so they are fitted as logarithms, and for every
-//! positive value seconds(x) rises with x: no fit can promise that more work takes less time. The paper draws a hard
-//! saturation point; the smooth turn has the same two ends and no kink for the fit to hunt for.
+//! t0 is the cost of a kernel however small it is. F(x) is the throughput of its work: r F for small x, F for large x, with the
+//! turn near x = s. r < 1 is the paper's figure, a device that small kernels leave partly idle; r > 1 happens on CPUs, where
+//! small kernels fit in the cache. t0, F, s and r are positive, so they are fitted as logarithms, and for every positive value
+//! seconds(x) rises with x: no fit can predict that more work takes less time. The paper draws a hard saturation point; the
+//! smooth turn has the same two ends and no kink for the fit to hunt for.
 //!
 //! The loss is the pseudo-Huber loss of ln(predicted / measured): relative, and linear for outliers. Nelder-Mead (argmin)
-//! minimises it: four parameters, no derivatives to get wrong. A faint pull towards the start keeps parameters in place that
-//! the samples say nothing about.
+//! minimises it: four parameters, no derivatives. A faint pull towards the start keeps parameters in place that the samples do
+//! not determine.
 //!
-//! What it deliberately does not do: tell apart ops of one type. That is the next step, `layer.rs`.
+//! This file deliberately does not distinguish ops of one type. That is the next step, `layer.rs`.
 
 use crate::numbers::real;
 use argmin::core::{CostFunction, Error, Executor, State};
@@ -26,19 +26,19 @@ use serde::Serialize;
 /// One sample: x (FLOPs) and seconds, both above 0.
 pub(super) type Sample = (f64, f64);
 
-/// The fitted curve of one layer type.
+/// Fitted curve of one layer type.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Curve {
-    /// The x and the seconds that count as 1 in the parameters: the medians of the samples.
+    /// Units of x and seconds for the parameters: the medians of the samples.
     unit: Sample,
     /// ln of t0, 1 / F, s and r, in those units.
     logs: [f64; 4],
 }
 
-/// Where a fit starts, in units of the median sample: a tenth of it overhead, the rest work, no turn.
+/// Start of a fit, in units of the median sample: a tenth of it overhead, the rest work, no turn.
 const START: [f64; 4] = [-2.3, -0.1, 0.0, 0.0];
 
-/// A second start, with the turn already there.
+/// Second start, with the turn already there.
 const TURNED: [f64; 4] = [-4.0, -0.7, 0.0, -1.5];
 
 /// |ln(predicted / measured)| beyond which the loss grows linearly.
@@ -47,7 +47,7 @@ const OUTLIER: f64 = 0.1;
 /// Weight of the pull towards [`START`].
 const PULL: f64 = 1e-5;
 
-/// Steps of Nelder-Mead at most.
+/// Maximum steps of Nelder-Mead.
 const STEPS: u64 = 400;
 
 struct Problem<'a> {
@@ -69,7 +69,7 @@ impl CostFunction for Problem<'_> {
         let loss: f64 = self.samples.iter().map(|(x, y)| huber((seconds(logs, *x) / y).ln())).sum();
         let pull: f64 = logs.iter().zip(START).map(|(p, start)| (p - start).powi(2)).sum();
         let cost = loss / real(self.samples.len()) + PULL * pull;
-        // NaN would end the solver; infinity only turns it away.
+        // NaN would end the solver; infinity only makes it turn back.
         Ok(if cost.is_nan() { f64::INFINITY } else { cost })
     }
 }
@@ -80,13 +80,13 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Curve {
-    /// Seconds at x > 0; above 0 and finite.
+    /// Returns the seconds at x > 0; above 0 and finite.
     pub fn at(&self, x: f64) -> f64 {
         self.unit.1 * seconds(&self.logs, x / self.unit.0)
     }
 
-    /// The curve closest to the samples; none without samples. `near` is a curve of almost the same samples, from which
-    /// the fit starts where it is given.
+    /// Returns the curve closest to the samples; `None` without samples. `near` is a curve of almost the same samples, from which
+    /// the fit starts if it is given.
     pub fn fit(samples: &[Sample], near: Option<&Curve>) -> Option<Curve> {
         if samples.is_empty() {
             return None;
@@ -102,8 +102,8 @@ impl Curve {
     }
 }
 
-/// Nelder-Mead from one start: the parameters, and their cost. Never worse than the start: a solver that fails or
-/// wanders off (its `Ok` proves nothing) gives the start back.
+/// Nelder-Mead from one start: the parameters, and their cost. Never worse than the start: if the solver fails or diverges (its
+/// `Ok` proves nothing), this returns the start.
 fn descend(samples: &[Sample], start: [f64; 4]) -> ([f64; 4], f64) {
     let cost = |logs: &[f64; 4]| Problem { samples }.cost(&logs.to_vec()).unwrap_or(f64::INFINITY);
     let mut simplex = vec![start.to_vec(); 5];
@@ -162,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the samples, the curve is positive, finite and rises with x.
+        /// For all samples, the curve is positive, finite and rises with x.
         #[test]
         fn every_curve_rises(samples in prop::collection::vec((1.0..1e13f64, 1e-9..1e2f64), 1..40)) {
             let curve = Curve::fit(&samples, None).expect("there are samples");

@@ -1,39 +1,38 @@
-//! The seconds of one op over the batch size: the layer type's curve refined by the op's own samples, where those
-//! predict better what they have not seen.
+//! Seconds of one op over the batch size: the layer type's curve, refined by the op's own samples if these predict left-out
+//! samples better.
 //!
 //! Three shapes compete for every op:
 //!
-//! - **group**: the type's curve times one factor. Sees all ops of the type; strong when the op has few or noisy samples.
-//! - **line**: t0 + a k. The op's own overhead and cost a sample; averages the noise of all batch sizes.
-//! - **between**: straight from one measured batch size to the next. Follows the jumps of a CPU whose caches run full
-//!   and of a library that changes its algorithm; passes the noise of each batch size on.
+//! - **group**: the type's curve times one factor. Uses all ops of the type; strong when the op has few or noisy samples.
+//! - **line**: t0 + a k. The op's own overhead and cost per sample; averages the noise of all batch sizes.
+//! - **between**: straight from one measured batch size to the next. Follows the jumps of a CPU whose caches overflow and of a
+//!   library that changes its algorithm; keeps the noise of each batch size.
 //!
 //! The winner is chosen by cross-validation: each batch size between the smallest and the largest is left out in turn and
-//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for
-//! the rest: a line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's
-//! score a matter of luck, so the score of all ops of its type is added to it: an op has a curve of its own only where its
-//! samples say so clearly.
+//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for the
+//! rest: only this check catches a line that takes the last batch size for an outlier. With few batch sizes, one op's score is a
+//! matter of luck, so the score of all ops of its type is added to it: an op gets a separate curve only if its samples support it
+//! clearly.
 //!
-//! What it deliberately does not do: refit the type's curve for each inner fold. One point of one op barely moves it; a
-//! type with fewer than [`COMPANY`] ops, where it would, does not offer it unless nothing else is there.
+//! This file deliberately does not refit the type's curve for each inner fold. One point of one op barely moves it; a type with
+//! fewer than [`COMPANY`] ops, where it would, does not offer it unless there is nothing else.
 
 use super::curve::Curve;
 use super::line::Line;
 use crate::numbers::real;
 use serde::Serialize;
 
-/// One op at one measured batch size.
+/// Measurement of one op at one batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
-    /// The batch size.
     pub batch: f64,
-    /// What the type's curve takes: FLOPs, or the batch size where FLOPs are unknown. Above 0.
+    /// Argument of the type's curve: FLOPs, or the batch size if FLOPs are unknown. Above 0.
     pub x: f64,
     /// Median seconds, above 0.
     pub seconds: f64,
 }
 
-/// The shapes that compete, the one that assumes most first.
+/// Shapes that compete, the one with the strongest assumptions first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
     /// The layer type's curve, scaled.
@@ -45,27 +44,27 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Shape; 3] = [Shape::Group, Shape::Line, Shape::Between];
 }
 
-/// The fitted seconds of one op.
+/// Fitted seconds of one op.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Fitted {
     /// Factor times the type's curve at x.
     Group(f64),
-    /// At the batch size.
+    /// Line in the batch size.
     Line(Line),
     /// (batch, seconds), batches ascending; at least two.
     Between(Vec<(f64, f64)>),
 }
 
-/// A type with fewer ops than this has no curve to lend.
+/// Number of ops below which a type's curve is not used.
 pub(super) const COMPANY: usize = 3;
 
 impl Fitted {
-    /// Fits one shape to the points (ascending in batch); none where there are too few for it.
+    /// Fits one shape to the points (ascending in batch); `None` if there are too few for it.
     pub fn fit(shape: Shape, points: &[Point], curve: &Curve) -> Option<Fitted> {
         let pairs = || points.iter().map(|p| (p.batch, p.seconds)).collect::<Vec<_>>();
         match shape {
@@ -82,7 +81,7 @@ impl Fitted {
         }
     }
 
-    /// Seconds at a batch size, with the x and the curve of the op's type.
+    /// Returns the seconds at a batch size, given the x and the curve of the op's type.
     pub fn at(&self, batch: f64, x: f64, curve: &Curve) -> f64 {
         match self {
             Fitted::Group(factor) => factor * curve.at(x),
@@ -92,8 +91,8 @@ impl Fitted {
     }
 }
 
-/// Straight through the neighbours of `batch`; outside the measured range along the outermost segment, whose slope is kept
-/// between none and twice what is proportional, so that noise cannot run away.
+/// Interpolates between the neighbours of `batch`; outside the measured range along the outermost segment, whose slope is kept
+/// between zero and twice the proportional one, so that noise cannot run away.
 pub(super) fn between(points: &[(f64, f64)], batch: f64) -> f64 {
     let above = points.partition_point(|p| p.0 < batch).clamp(1, points.len() - 1);
     let ((k0, y0), (k1, y1)) = (points[above - 1], points[above]);
@@ -108,7 +107,7 @@ pub(super) fn between(points: &[(f64, f64)], batch: f64) -> f64 {
     }
 }
 
-/// The positions that are left out in turn: those between the ends, or all where there is nothing between.
+/// Returns the positions that are left out in turn: those between the ends, or all if there is nothing between.
 pub(super) fn folds(count: usize) -> std::ops::Range<usize> {
     if count >= 3 { 1..count - 1 } else { 0..count }
 }
@@ -118,8 +117,8 @@ fn miss(fitted: &Fitted, p: &Point, curve: &Curve) -> f64 {
     (fitted.at(p.batch, p.x, curve).max(f64::MIN_POSITIVE) / p.seconds).ln().abs()
 }
 
-/// The mean miss of each shape over the folds, and what its worst miss on all points has beyond twice that; infinite where
-/// the shape cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
+/// Returns the mean miss of each shape over the folds, plus the excess of its worst miss on all points over twice that; infinite
+/// if the shape cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
 pub(super) fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
     if points.len() < 3 {
         return [f64::INFINITY; 3];
@@ -156,7 +155,7 @@ pub(super) fn fit_group(ops: &[Vec<Point>], curve: &Curve) -> Vec<Fitted> {
                     (if lent { own[s] + company[s] } else { f64::INFINITY }, shape)
                 })
                 .collect();
-            // A line comes first where nothing could be left out, or all are equal.
+            // A line comes first if nothing could be left out, or all are equal.
             let preference =
                 |shape| [Shape::Line, Shape::Between, Shape::Group].iter().position(|s| *s == shape);
             ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(preference(a.1).cmp(&preference(b.1))));

@@ -1,8 +1,8 @@
-//! A line y = intercept + slope * x with neither below zero, fitted for small *relative* errors and robust to outliers.
+//! A line y = intercept + slope * x with both at least zero, fitted for small *relative* errors and robust to outliers.
 //!
-//! Both uses are physical: what a launch or a transfer costs whatever its size, and what each unit of size adds. Neither
-//! can be negative. Errors count relative to the measured value, because a slip of a microsecond matters on a kernel of
-//! ten and not on one of ten thousand. Outliers lose weight as in Huber's loss (iteratively reweighted least squares).
+//! Both uses are physical: the fixed cost of a launch or a transfer, and the cost per unit of size. Neither can be negative.
+//! Errors count relative to the measured value, because a slip of a microsecond matters on a kernel of ten and not on one of ten
+//! thousand. Outliers lose weight as in Huber's loss (iteratively reweighted least squares).
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(super) struct Line {
     /// y at x = 0.
     pub intercept: f64,
-    /// What each unit of x adds.
+    /// Increase of y per unit of x.
     pub slope: f64,
 }
 
@@ -22,13 +22,13 @@ const OUTLIER: f64 = 0.05;
 const ROUNDS: usize = 12;
 
 impl Line {
-    /// The line at x.
+    /// Returns y at x.
     pub fn at(self, x: f64) -> f64 {
         self.intercept + self.slope * x
     }
 
-    /// The line closest to `(x, y)` points, none of them without at least one. Every x is above 0 and every y too. Through
-    /// the origin where all x are the same.
+    /// Returns the line closest to `(x, y)` points; `None` without points. Every x and every y is above 0. Through the origin if
+    /// all x are the same.
     pub fn fit(points: &[(f64, f64)]) -> Option<Line> {
         let mut weights = vec![1.0; points.len()];
         let mut line = weighted(points, &weights)?;
@@ -43,8 +43,8 @@ impl Line {
     }
 }
 
-/// Weighted least squares of the relative residuals (a + b x) / y - 1 over a, b >= 0. The problem is convex in two
-/// unknowns: where the free minimum is not allowed, the allowed one lies on one of the two axes.
+/// Weighted least squares of the relative residuals (a + b x) / y - 1 over a, b >= 0. The problem is convex in two unknowns: if
+/// the free minimum is not allowed, the allowed one lies on one of the two axes.
 fn weighted(points: &[(f64, f64)], weights: &[f64]) -> Option<Line> {
     // With u = 1 / y and v = x / y, minimise the sum of w (a u + b v - 1)^2.
     let mut sums = [0.0; 5];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     proptest! {
-        /// Exact points give the line back, whatever the scales.
+        /// Exact points return the line, at all scales.
         #[test]
         fn exact_lines_come_back(intercept in 0.0..1.0f64, slope in 0.01..10.0f64, scale in 1e-9..1e3f64) {
             let points: Vec<(f64, f64)> =

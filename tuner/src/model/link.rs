@@ -1,21 +1,21 @@
-//! The four rates of the link, and the link that plans stand on.
+//! The four rates of the link, and the link used for planning.
 //!
 //! A transfer takes latency + bytes / rate (AccUDNN eq. (5) with a latency; the paper averages its rates, which charges small
-//! transfers' latency to large ones). Each of the four, offload and prefetch, alone and with the other way running, is
-//! fitted robustly to the median of each size.
+//! transfers' latency to large ones). Each of the four rates, for offload and prefetch, alone and with the other direction
+//! running, is fitted robustly to the median of each size.
 //!
-//! A plan knows one rate a way, so one must be chosen before it is known what runs together:
+//! A plan knows one rate per direction, so one must be chosen before it is known which transfers overlap:
 //!
-//! - **Full duplex**, where the two ways together move clearly more than one alone. A way whose rate drops by more than 5 %
-//!   while the other runs is planned at that lower rate, as if the other always ran: a plan may then be beaten by its run,
-//!   but does not stall where it promised not to.
-//! - **Half duplex** at the rates alone, where both together move hardly more than one alone would: their shares of
-//!   the rates alone sum to 1.2 or less. A shared link gives 1, two independent ways give 2.
+//! - **Full duplex**, if both directions together move clearly more than one alone. A direction whose rate drops by more than 5 %
+//!   while the other runs is planned at that lower rate, as if the other always ran: the run may then be faster than the plan,
+//!   but does not stall where the plan has no stall.
+//! - **Half duplex** at the rates alone, if both together move hardly more than one alone would: their shares of the rates alone
+//!   sum to 1.2 or less. A shared link gives 1, two independent directions give 2.
 //!
-//! What transfers do to *ops* ([`Slowdown`]) is no part of a plan, and no op's seconds are scaled by it. It depends on what
-//! runs beside what, which the plan decides; `simulate`'s clock, by which plans are judged and which others judge too, knows
-//! one time for an op; and the ratio is that of the ops it hurts most. Ops are measured under the plans of their batch sizes
-//! instead, with as much moving beside them as will be, and what is left of it is in the errors of batch sizes that are held
+//! The effect of transfers on *ops* ([`Slowdown`]) is no part of a plan, and no op's seconds are scaled by it. It depends on the
+//! overlap, which the plan decides; `simulate`'s clock, by which plans are judged, knows one time per op; and the ratio is that
+//! of the ops it hurts most. Instead, ops are measured under the plans of their batch sizes, with as many transfers as training
+//! will have, and the remaining effect is in the errors of held-out batch sizes.
 //! out.
 
 use super::FitError;
@@ -26,34 +26,34 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One fitted rate.
+/// Fitted rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FittedRate {
     /// latency + bytes / rate.
     pub rate: Rate,
-    /// The median of |predicted / measured - 1| over the sizes.
+    /// Median of |predicted / measured - 1| over the sizes.
     pub relative_error: f64,
 }
 
-/// The link as it was measured.
+/// Link as it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LinkModel {
     /// Device to host, alone.
     pub offload_alone: FittedRate,
     /// Host to device, alone.
     pub prefetch_alone: FittedRate,
-    /// Device to host while the other way runs.
+    /// Device to host while the other direction runs.
     pub offload_together: FittedRate,
-    /// Host to device while the other way runs.
+    /// Host to device while the other direction runs.
     pub prefetch_together: FittedRate,
-    /// Offloads and prefetches of host memory that is not page-locked, where that was measured.
+    /// Offloads and prefetches of pageable host memory, if that was measured.
     pub pageable: Option<[FittedRate; 2]>,
-    /// What transfers do to ops that are bound by the device's memory, where that was measured.
+    /// Slowdown of ops that are bound by the device's memory, if that was measured.
     pub slowdown: Option<Slowdown>,
 }
 
-/// How many times as long an op that is bound by the device's memory takes while transfers run: ratios of medians, 1 for no
-/// effect; none where no op ran beside transfers all the time.
+/// Slowdown of an op that is bound by the device's memory while transfers run: ratios of medians, 1 for no effect; `None` if no
+/// op ran with transfers all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slowdown {
     /// While offloads run.
@@ -79,16 +79,16 @@ impl Slowdown {
         }
     }
 
-    /// The largest of them, at least 1.
+    /// Returns the largest of them, at least 1.
     pub fn worst(&self) -> f64 {
         [self.offloading, self.prefetching, self.both].into_iter().flatten().fold(1.0, f64::max)
     }
 }
 
-/// Both ways together move at most this much of what both alone would, in rates alone: they share one link.
+/// Sum of the shares of the rates alone up to which both directions share one link.
 const SHARED: f64 = 1.2;
 
-/// A rate that keeps at least this share while the other way runs is undisturbed.
+/// Share of its rate above which a direction is undisturbed by the other.
 const UNDISTURBED: f64 = 0.95;
 
 impl LinkModel {
@@ -109,14 +109,14 @@ impl LinkModel {
         })
     }
 
-    /// By how much page-locked memory is faster than pageable, in rates alone: offloads, prefetches.
+    /// Returns the ratio of page-locked to pageable rates alone: offloads, prefetches.
     pub fn pinned_over_pageable(&self) -> Option<[f64; 2]> {
         let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second.0;
         let [offload, prefetch] = self.pageable.as_ref()?;
         Some([rate(&self.offload_alone) / rate(offload), rate(&self.prefetch_alone) / rate(prefetch)])
     }
 
-    /// The link to plan with; this file's head says how it is chosen.
+    /// Returns the link to plan with; see the head of this file.
     pub fn planned(&self) -> Link {
         let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second;
         let latency = |fitted: &FittedRate| fitted.rate.latency_seconds;
@@ -127,7 +127,8 @@ impl LinkModel {
     }
 }
 
-/// The link to plan with, without latency, by the rates of offloads and prefetches alone and with the other way running.
+/// Returns the link to plan with, without latency, from the rates of offloads and prefetches alone and with the other direction
+/// running.
 pub fn planned_link(alone: [BytesPerSecond; 2], together: [BytesPerSecond; 2]) -> Link {
     let shares = [0, 1].map(|way| together[way].0 / alone[way].0);
     let is_shared = shares[0] + shares[1] <= SHARED;
@@ -137,8 +138,8 @@ pub fn planned_link(alone: [BytesPerSecond; 2], together: [BytesPerSecond; 2]) -
     Link { prefetch_bytes_per_second: back, duplex, ..Link::symmetric(out) }
 }
 
-/// The rate through the median of each size. Where the samples say that time does not grow with the bytes (one size
-/// only, or noise), the latency is 0 and the rate the one of the largest size.
+/// Fits the rate through the median of each size. If time does not grow with the bytes (only one size, or noise), the latency is
+/// 0 and the rate is that of the largest size.
 fn fit_rate(which: &'static str, samples: &[TransferSample]) -> Result<FittedRate, FitError> {
     let mut sizes: BTreeMap<Bytes, Vec<f64>> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.bytes.0 > 0 && s.seconds.0 > 0.0 && s.seconds.0.is_finite()) {

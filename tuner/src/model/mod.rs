@@ -1,31 +1,30 @@
-//! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
+//! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to measurements.
 //!
 //! ```text
 //! seconds of op j at batch k = adds_up(k) * layer_j(k)
 //! ```
 //!
-//! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type
-//! (`curve.rs`). Both are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to
-//! relative errors. Neither medians nor such fits add up: timing every op costs something, starting an iteration too, and on
-//! a busy machine a short op is seldom interrupted and its median knows nothing of it. `adds_up` mends that. It is one ratio
-//! for all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of
-//! its repetitions) fitted like one more layer: whichever predicts left-out iterations better; times what is left over at the
-//! measured batch sizes (`whole.rs`), so that what was measured is what is predicted there. The typical iteration is that of
-//! iterations as training runs them, less what the schedule's stalls and repetitions took of them; where none was run, the
-//! sum over all ops.
+//! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`).
+//! Both are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
+//! Neither medians nor such fits add up: timing every op has a cost, starting an iteration too, and on a busy machine a short op
+//! is seldom interrupted, so that its median does not include interruptions. `adds_up` corrects that. It is either one ratio for
+//! all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of its
+//! repetitions) fitted like one more layer, whichever predicts left-out iterations better; times the residual at the measured
+//! batch sizes (`whole.rs`), so that there the prediction equals the measurement. The typical iteration is that of iterations as
+//! training runs them, less the schedule's stalls and repetitions; if none was run, the sum over all ops.
 //!
-//! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
-//! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
-//! batch size stands in for them, which suits the op's own curve and says little across ops.
+//! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) distinguish the
+//! kernels of a layer. FLOPs are linear in the batch (eq. (1)) and come with each op; if they are unknown (0), the batch size
+//! replaces them, which suits the op's own curve and says little across ops.
 //!
-//! Every prediction carries its relative error, such that nine of ten iterations are within it (`whole.rs`). It is found by
-//! leaving each batch size out of *everything* (curves, choice of shapes, fit), predicting its whole iteration, and
-//! comparing. Batch sizes between the smallest and the largest give the error inside the measured range; leaving out an end
-//! gives the error outside.
+//! Every prediction carries its relative error, such that nine of ten iterations are within it (`whole.rs`). It is estimated by
+//! leaving each batch size out of *everything* (curves, choice of shapes, fit), predicting its whole iteration, and comparing.
+//! Batch sizes between the smallest and the largest give the error inside the measured range; leaving out an end gives the error
+//! outside.
 //!
-//! An op's alternatives (other kernels for the same call) take the op's seconds times a ratio of their own (`alternatives.rs`).
+//! An op's alternatives (other kernels for the same call) take the op's seconds times a separate ratio (`alternatives.rs`).
 //!
-//! What it deliberately does not do: memory (exact, in the trace), or stalls (`simulate`).
+//! This module deliberately models neither memory (exact, in the trace) nor stalls (`simulate`).
 
 mod alternatives;
 mod curve;
@@ -50,7 +49,7 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use whole::LeftOver;
 
-/// Why a profile gives no model.
+/// Reason why a profile gives no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// There is no measured batch size, or one without ops.
@@ -61,70 +60,70 @@ pub enum FitError {
         "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run `profile` again"
     )]
     Ops {
-        /// The batch size.
+        /// Batch size of the op.
         batch: u64,
-        /// The op's position.
+        /// Position of the op in the profile.
         position: usize,
-        /// Its name.
+        /// Name of the op.
         name: String,
     },
-    /// Two ops share a name, by which the trace's ops are found.
+    /// Two ops share a name, which must identify an op of the trace.
     #[error("two ops of the profile are called `{name}`; names tell ops apart")]
     TwoOps {
-        /// The name.
+        /// Shared name.
         name: String,
     },
     /// One of the four link measurements is empty.
     #[error("the profile has no usable transfer for `{which}`; run `profile` again")]
     NoTransfers {
-        /// Which of the four.
+        /// Name of the measurement.
         which: &'static str,
     },
 }
 
-/// The model was never shown an op like this.
+/// The profile has no op like this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no `{kind}` op like `{name}` was measured; profile the network that the trace is of")]
 pub struct UnknownOp {
-    /// The op's name.
+    /// Name of the op.
     pub name: String,
-    /// Its layer type.
+    /// Layer type of the op.
     pub kind: String,
 }
 
-/// Seconds, and how far off they may be.
+/// Predicted seconds, with their relative error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Predicted.
+    /// Predicted seconds.
     pub seconds: Seconds,
-    /// Estimated on batch sizes that were held out; 1 where none could be.
+    /// Estimated on held-out batch sizes; 1 if none could be held out.
     pub relative_error: f64,
 }
 
-/// How well a batch size was predicted by a model that had never seen it.
+/// Prediction of a batch size by a model fitted without it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
-    /// The batch size.
+    /// Held-out batch size.
     pub batch: u64,
-    /// Whether it lies between other measured ones.
+    /// `true` if it lies between other measured ones.
     pub inside: bool,
-    /// The sum over all ops, predicted.
+    /// Predicted sum over all ops.
     pub predicted: Seconds,
-    /// What the ops of a typical iteration take together.
+    /// Seconds of the ops of a typical iteration together.
     pub measured: Seconds,
-    /// The median over the ops of |predicted / measured - 1|.
+    /// Median over the ops of |predicted / measured - 1|.
     pub op_relative_error: f64,
 }
 
 impl HeldOut {
-    /// measured / predicted - 1 of the sum over all ops.
+    /// Returns measured / predicted - 1 of the sum over all ops.
     pub fn off(&self) -> f64 {
         self.measured / self.predicted - 1.0
     }
 }
 
-/// The fitted model. As JSON it is for people and scripts: by op what was fitted, by layer type its curve, the link, and how
-/// far off batch sizes were that were held out; nothing reads it back, since the same profile gives the same model.
+/// Fitted model. Its JSON is for people and scripts: by op the fit, by layer type its curve, the link, and the errors of held-out
+/// batch sizes; nothing reads it back, since the same profile gives the same model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
     layers: BTreeMap<String, Layer>,
@@ -132,16 +131,16 @@ pub struct Model {
     curves: BTreeMap<Type, Curve>,
     iteration: Iteration,
     held_out: Vec<HeldOut>,
-    /// How far single iterations scatter, as a share.
+    /// Scatter of single iterations, as a share.
     scatter: f64,
-    /// How far what was fitted may itself be off: 0 where it was measured, and of a modelled machine what its model states.
+    /// Error of the input of the fit: 0 if it was measured, and for a modelled machine the error that its model states.
     of_model: f64,
-    /// The smallest and the largest measured batch size.
+    /// Smallest and largest measured batch size.
     range: (u64, u64),
     link: LinkModel,
 }
 
-/// Curves as a list: what they are of is no word.
+/// Serialises curves as a list: their keys are no strings.
 fn listed<S: Serializer>(curves: &BTreeMap<Type, Curve>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct OfType<'a> {
@@ -151,19 +150,19 @@ fn listed<S: Serializer>(curves: &BTreeMap<Type, Curve>, serializer: S) -> Resul
     serializer.collect_seq(curves.iter().map(|(of, curve)| OfType { of, curve }))
 }
 
-/// One op of the profile.
+/// Op of the profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Layer {
     of: Type,
     fitted: Fitted,
     size: Size,
-    /// Of its alternatives, by name.
+    /// Ratios of its alternatives, by name.
     alternatives: BTreeMap<String, Ratios>,
-    /// Inside and outside the measured range.
+    /// Error inside and outside the measured range.
     relative_error: [f64; 2],
 }
 
-/// What the group curves tell apart.
+/// Key of the group curves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Type {
     kind: String,
@@ -178,36 +177,36 @@ impl Type {
     }
 }
 
-/// Times are no shorter than this when logarithms are taken: a clock's tick.
+/// Lower limit of times in logarithms: a clock's tick.
 const TICK: f64 = 1e-9;
 
-/// The relative error where no batch size could be held out: anything up to twice.
+/// Relative error if no batch size could be held out: anything up to twice.
 const UNKNOWN: f64 = 1.0;
 
-/// The middle value, the mean of the two middle ones where there are two. The slice is not empty.
+/// Returns the middle value, or the mean of the two middle ones. The slice is not empty.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let half = values.len() / 2;
     if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
 }
 
-/// The profile, ready to be fitted: per op the medians, ascending in batch.
+/// Profile prepared for fitting: per op the medians, ascending in batch.
 struct Data {
     batches: Vec<u64>,
     names: Vec<(String, Type)>,
-    /// One list an op, one point a batch size.
+    /// One list per op, one point per batch size.
     points: Vec<Vec<Point>>,
-    /// Of the alternatives of each op, by name.
+    /// Ratios of the alternatives of each op, by name.
     alternatives: Vec<BTreeMap<String, Ratios>>,
-    /// What the ops of a typical iteration take together, per batch size.
+    /// Seconds of the ops of a typical iteration together, per batch size.
     totals: Vec<f64>,
-    /// How far single iterations scatter about it, as a share.
+    /// Scatter of single iterations about it, as a share.
     scatter: f64,
 }
 
 impl Data {
     fn new(profile: &Profile) -> Result<Data, FitError> {
-        // Batch sizes that stand in the profile more than once (measured again to refit) are taken together.
+        // Batch sizes that occur in the profile more than once (measured again to refit) are merged.
         let mut batches: BTreeMap<u64, Vec<&BatchSamples>> = BTreeMap::new();
         for samples in &profile.batches {
             batches.entry(samples.batch).or_default().push(samples);
@@ -237,7 +236,7 @@ impl Data {
                 let middle = match seconds.is_empty() {
                     false => Some(median(&mut seconds)),
                     // Its usual alternative never ran here: its scratch did not fit, or a tuned schedule chose
-                    // another.
+                    // a different one.
                     true => {
                         let samples = parts.iter().map(|part| &part.ops[position]);
                         alternatives::usual_of_others(*batch, samples, &alternatives[position])
@@ -255,7 +254,7 @@ impl Data {
     }
 }
 
-/// The mean of the middle half of the repetitions' sums over all ops; none where the ops were not repeated together.
+/// Returns the mean of the middle half of the repetitions' sums over all ops; `None` if the ops were not repeated together.
 fn typical_iteration(parts: &[&BatchSamples]) -> Option<f64> {
     let mut totals = Vec::new();
     for part in parts {
@@ -268,7 +267,7 @@ fn typical_iteration(parts: &[&BatchSamples]) -> Option<f64> {
     middle_half(&mut totals)
 }
 
-/// Straight between points that ascend, and constant beyond them; none without any.
+/// Interpolates points that ascend, constant beyond them; `None` without points.
 fn along(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|p| p.0 < x);
     match (above.checked_sub(1).map(|i| points[i]), points.get(above)) {
@@ -278,7 +277,7 @@ fn along(points: &[(f64, f64)], x: f64) -> Option<f64> {
     }
 }
 
-/// The mean of the middle half; none of nothing.
+/// Returns the mean of the middle half; `None` without values.
 fn middle_half(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let quarter = values.len() / 4;
@@ -286,12 +285,12 @@ fn middle_half(values: &mut [f64]) -> Option<f64> {
     (!middle.is_empty()).then(|| (middle.iter().sum::<f64>() / real(middle.len())).max(TICK))
 }
 
-/// What the curves take: FLOPs, or the batch size where they are unknown.
+/// Returns the argument of the curves: FLOPs, or the batch size if they are unknown.
 fn size(flops: u64, batch: u64) -> f64 {
     if flops > 0 { flops as f64 } else { batch as f64 }
 }
 
-/// What an op's curve takes (FLOPs) over the batch size: linear (eq. (1)), by any two batch sizes.
+/// Argument of an op's curve (FLOPs) over the batch size: linear (eq. (1)), from any two batch sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Size {
     at: (f64, f64),
@@ -299,7 +298,7 @@ struct Size {
 }
 
 impl Size {
-    /// From the points of one op. A single point is taken as proportional, or in the update as constant.
+    /// Returns the size from the points of one op. A single point is taken as proportional, or in the update as constant.
     fn of(points: &[Point], phase: Phase) -> Size {
         let (first, last) = (points[0], points[points.len() - 1]);
         let slope = if last.batch > first.batch {
@@ -317,19 +316,19 @@ impl Size {
     }
 }
 
-/// The whole iteration, fitted like an op; the batch size is its x.
+/// Whole iteration, fitted like an op; the batch size is its x.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Iteration {
     curve: Curve,
     fitted: Fitted,
-    /// Typical iteration / sum of the layers, where one ratio for all batch sizes predicts better than the fitted iteration.
+    /// Typical iteration / sum of the layers, if one ratio for all batch sizes predicts better than the fitted iteration.
     ratio: Option<f64>,
-    /// What is left over at the measured batch sizes.
+    /// Residual at the measured batch sizes.
     left_over: LeftOver,
 }
 
 impl Iteration {
-    /// From the typical iterations (x is the batch size), ascending, and the sum of the fitted layers at each of them.
+    /// Fits typical iterations (x is the batch size), ascending, given the sum of the fitted layers at each of them.
     fn fit(points: &[Point], sums: &[f64]) -> Iteration {
         let logs: Vec<f64> =
             points.iter().zip(sums).map(|(p, sum)| (p.seconds / sum.max(TICK)).ln()).collect();
@@ -351,21 +350,21 @@ impl Iteration {
         iteration
     }
 
-    /// What makes layers that sum to `sum` at a batch size add up to the iteration.
+    /// Returns the factor by which layers that sum to `sum` at a batch size add up to the iteration.
     fn adds_up(&self, batch: u64, sum: f64) -> f64 {
         let whole = || self.fitted.at(batch as f64, batch as f64, &self.curve).max(TICK);
         self.ratio.unwrap_or_else(|| whole() / sum.max(TICK)) * self.left_over.factor(batch as f64)
     }
 }
 
-/// Curves per type, one fitted shape per op, and the whole.
+/// Curves per type, one fitted shape per op, and the whole iteration.
 struct Fits {
     curves: BTreeMap<Type, Curve>,
     layers: Vec<Fitted>,
     iteration: Iteration,
 }
 
-/// Fits everything, as if batch size `left_out` had never been measured. `near` gives the curves to start from.
+/// Fits everything, as if batch size `left_out` had never been measured. `near` has the curves to start from.
 fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
     let mut members: BTreeMap<&Type, Vec<usize>> = BTreeMap::new();
     for (j, (_, of)) in data.names.iter().enumerate() {
@@ -398,7 +397,7 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
     Fits { curves, layers, iteration }
 }
 
-/// The sum of all fitted ops at the measured batch size of position `b`.
+/// Returns the sum of all fitted ops at the measured batch size of position `b`.
 fn sum_of(data: &Data, curves: &BTreeMap<Type, Curve>, layers: &[Fitted], b: usize) -> f64 {
     let seconds = |j: usize| {
         let p = data.points[j][b];
@@ -427,18 +426,18 @@ impl Model {
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
         let (curves, iteration, scatter) = (fits.curves, fits.iteration, data.scatter);
         let machine = &profile.machine;
-        // A model that states no error may be off by anything.
+        // The error of a model that states none is unknown.
         let of_model = if machine.modelled { machine.modelled_error.unwrap_or(UNKNOWN) } else { 0.0 };
         Ok(Model { layers, curves, iteration, held_out, scatter, of_model, range, link })
     }
 
-    /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
-    /// layer type, with the error 1: nothing was held out that would say how well that does.
+    /// Returns the seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of
+    /// its layer type, with the error 1, because no held-out measurement can estimate it.
     pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, UnknownOp> {
         self.share(op, batch, self.adds_up(batch))
     }
 
-    /// What makes the layers' curves add up to the iteration at a batch size.
+    /// Returns the factor by which the layers' curves add up to the iteration at a batch size.
     fn adds_up(&self, batch: u64) -> f64 {
         let k = batch as f64;
         let seconds = |layer: &Layer| layer.fitted.at(k, layer.size.at(k), &self.curves[&layer.of]).max(0.0);
@@ -460,15 +459,14 @@ impl Model {
         Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
     }
 
-    /// How many times as long as in its usual alternative an op takes in one of its alternatives. One that was not measured
-    /// counts as [`alternatives::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
+    /// Returns the ratio of an op's seconds in one of its alternatives to those in its usual one. An alternative that was not
+    /// measured counts as [`alternatives::UNMEASURED`]: it is chosen if nothing else fits, and never for its speed.
     fn ratio(&self, op: &Op, alternative: &str, batch: u64) -> f64 {
         let known = self.layers.get(&op.name).and_then(|layer| layer.alternatives.get(alternative));
         known.map_or(alternatives::UNMEASURED, |ratios| ratios.at(batch as f64))
     }
 
-    /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written where an op is
-    /// unknown.
+    /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written if an op is unknown.
     pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
         let adds_up = self.adds_up(trace.batch);
         let seconds: Vec<Seconds> = trace
@@ -490,15 +488,15 @@ impl Model {
         Ok(())
     }
 
-    /// The relative error of an iteration at a batch size: nine of ten are off by no more. That of the fit, and where the
-    /// profile is of a modelled machine also that of its model. At most 1.
+    /// Returns the relative error of an iteration at a batch size: nine of ten are off by no more. It is the error of the fit,
+    /// and for the profile of a modelled machine also that of its model. At most 1.
     pub fn iteration_error(&self, batch: u64) -> f64 {
         self.fit_error(batch).hypot(self.of_model).min(UNKNOWN)
     }
 
-    /// The same without what a modelled machine's model may be off: that moves all plans alike, and says nothing of which one
-    /// is faster. From the batch sizes that were held out, those inside the measured range for a batch inside (all, where
-    /// fewer than two are), those at its ends for one outside; 1 where there is none.
+    /// Returns the error of an iteration without that of a modelled machine's model, which affects all plans alike, and does not
+    /// show which one is faster. It comes from the held-out batch sizes: for a batch inside, those inside the measured range
+    /// (all, if there are fewer than two); for a batch outside, those at its ends; 1 if there is none.
     pub fn fit_error(&self, batch: u64) -> f64 {
         let inside = self.inside(batch);
         let enough = !inside || self.held_out.iter().filter(|h| h.inside).count() >= 2;
@@ -506,12 +504,12 @@ impl Model {
         whole::nine_of_ten(&of.collect::<Vec<_>>(), self.scatter).unwrap_or(UNKNOWN)
     }
 
-    /// Every batch size as predicted by a model that had never seen it, ascending.
+    /// Returns every batch size as predicted by a model fitted without it, ascending.
     pub fn held_out(&self) -> &[HeldOut] {
         &self.held_out
     }
 
-    /// How many ops follow each shape.
+    /// Returns the number of ops that follow each shape.
     pub fn shapes(&self) -> [(Shape, usize); 3] {
         let shape = |layer: &Layer| match layer.fitted {
             Fitted::Group(_) => Shape::Group,
@@ -521,12 +519,12 @@ impl Model {
         Shape::ALL.map(|s| (s, self.layers.values().filter(|layer| shape(layer) == s).count()))
     }
 
-    /// The link to plan with.
+    /// Returns the link to plan with.
     pub fn link(&self) -> Link {
         self.link.planned()
     }
 
-    /// The four fitted rates.
+    /// Returns the four fitted rates.
     pub fn rates(&self) -> &LinkModel {
         &self.link
     }
@@ -536,8 +534,8 @@ impl Model {
     }
 }
 
-/// Leaves every batch size out in turn. Returns how the whole did, and for each op the root mean square of its relative
-/// errors inside the measured range and the largest at its ends.
+/// Leaves every batch size out in turn. Returns the predictions of whole iterations, and for each op the root mean square of its
+/// relative errors inside the measured range and the largest at its ends.
 fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
     let count = data.batches.len();
     let unknown = vec![[UNKNOWN; 2]; data.names.len()];

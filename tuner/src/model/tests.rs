@@ -1,4 +1,4 @@
-//! The model on profiles of a made-up machine, whose true times at every batch size are known.
+//! Tests of the model on profiles of a synthetic machine, whose true times at every batch size are known.
 
 use super::*;
 use plimsoll_ir::Bytes;
@@ -9,7 +9,7 @@ use plimsoll_ir::profile::{
 use plimsoll_ir::trace::{Alternative, TraceKind};
 use proptest::prelude::*;
 
-/// A repeatable stream of numbers in 0..1.
+/// Repeatable stream of numbers in 0..1.
 struct Dice(u64);
 
 impl Dice {
@@ -18,7 +18,7 @@ impl Dice {
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A factor around 1: mostly small noise, sometimes a disturbance that only ever slows; none of either at size 0.
+    /// Returns a factor around 1: mostly small noise, sometimes a disturbance that only ever slows; 1 at size 0.
     fn noise(&mut self, size: f64) -> f64 {
         if size == 0.0 {
             return 1.0;
@@ -28,17 +28,17 @@ impl Dice {
     }
 }
 
-/// An op of a made-up machine.
+/// Op of a synthetic machine.
 #[derive(Clone)]
 struct Truth {
     name: String,
     kind: &'static str,
     phase: Phase,
-    /// FLOPs a sample; 0 for an op that does not depend on the batch.
+    /// FLOPs per sample; 0 for an op that does not depend on the batch.
     flops: u64,
-    /// Seconds a launch.
+    /// Seconds per launch.
     overhead: f64,
-    /// FLOPs a second at large sizes.
+    /// FLOPs per second at large sizes.
     rate: f64,
     /// FLOPs at which half the rate is reached.
     turn: f64,
@@ -167,12 +167,12 @@ fn trace(ops: &[Truth], batch: u64) -> Trace {
     }
 }
 
-/// What a busy machine does to every op.
+/// Noise of a busy machine on every op.
 const NOISE: f64 = 0.1;
 
 const BATCHES: [u64; 5] = [8, 16, 32, 43, 64];
 
-/// |predicted / true - 1| of the sum over all ops, at batch sizes that were not measured. What is true is the typical one of
+/// Returns |predicted / true - 1| of the sum over all ops, at batch sizes that were not measured. The truth is the typical one of
 /// many iterations with that noise.
 fn errors(ops: &[Truth], model: &Model, noise: f64, batches: impl Iterator<Item = u64>) -> Vec<f64> {
     let mut dice = Dice(7);
@@ -319,8 +319,8 @@ fn alternatives_are_predicted_between_measured_batches() {
     }
 }
 
-/// The decision of `alternatives.rs`: a ratio to the usual alternative misses left-out batch sizes by less than a curve of
-/// the alternative's own.
+/// Checks the decision of `alternatives.rs`: a ratio to the usual alternative misses left-out batch sizes by less than a separate
+/// curve of the alternative.
 #[test]
 fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
     let ops = machine(40.0);
@@ -333,7 +333,7 @@ fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
             let model = Model::fit(&part).expect("fits");
             let mut trace = with_alternatives(trace(&ops, batch), &["lean"]);
             model.fill(&mut trace).expect("every op was measured");
-            // The same samples as ops of their own.
+            // The same samples as separate ops.
             for samples in part.batches.iter_mut().flat_map(|batch| &mut batch.ops) {
                 if let Some(alternative) = samples.alternatives.pop() {
                     samples.seconds = alternative.seconds;
@@ -364,7 +364,7 @@ fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
     for off in errors(&ops, &model, 0.0, 8..64) {
         assert!(off < 0.02, "{off}");
     }
-    // The usual alternative ran nowhere: what ran stands for it.
+    // The usual alternative ran nowhere: the alternative that ran replaces it.
     for samples in
         profile.batches.iter_mut().flat_map(|b| &mut b.ops).filter(|op| !op.alternatives.is_empty())
     {
@@ -440,7 +440,7 @@ fn profiles_that_hold_together_badly_are_refused() {
 
 #[test]
 fn the_parts_sum_to_the_typical_iteration() {
-    // At small batches every op is disturbed in every third repetition, each in another one: no median sees it, every
+    // At small batches every op is disturbed in every third repetition, each in a different one: no median shows it, every
     // iteration does. At large ones none is.
     let ops = machine(1e9);
     let mut profile = profile(&ops, &BATCHES, 0.0, 1);
@@ -462,25 +462,25 @@ fn the_parts_sum_to_the_typical_iteration() {
     }
 }
 
-/// A machine whose iterations of training take something else than the sum of its timed ops.
+/// Machine whose training iterations take a different time than the sum of its timed ops.
 struct Training {
-    /// What timing an op adds, as a share, and cold caches with it.
+    /// Overhead of timing an op, as a share, including cold caches.
     cold: f64,
-    /// What starting an iteration takes.
+    /// Overhead of starting an iteration.
     start: f64,
-    /// How far a batch size lies off the smooth curve, and how far iterations scatter: standard deviations.
+    /// Distance of a batch size from the smooth curve, and scatter of iterations: standard deviations.
     kink: f64,
     scatter: f64,
     seed: u64,
 }
 
 impl Training {
-    /// A number from a normal distribution.
+    /// Returns a number from a normal distribution.
     fn normal(dice: &mut Dice) -> f64 {
         (0..12).map(|_| dice.roll()).sum::<f64>() - 6.0
     }
 
-    /// What an iteration takes, typically. Which tiles a kernel takes, and how caches fill, is the batch's alone.
+    /// Returns the typical time of an iteration. The kernel's tiles, and the use of caches, depend only on the batch.
     fn typical(&self, ops: &[Truth], batch: u64) -> f64 {
         let mut dice = Dice((self.seed << 32) ^ batch.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         dice.roll();
@@ -488,7 +488,7 @@ impl Training {
         smooth * (self.kink * Training::normal(&mut dice)).exp() + self.start
     }
 
-    /// So many iterations, in `stall` of each of which ops wait.
+    /// Returns this many iterations; ops wait in `stall` of each.
     fn iterations(
         &self,
         ops: &[Truth],
@@ -502,7 +502,7 @@ impl Training {
         (0..count).map(|_| one(dice)).collect()
     }
 
-    /// What is measured of it: timed ops beside whole iterations, both under a plan that stalls.
+    /// Returns its measurements: timed ops and whole iterations, both under a plan that stalls.
     fn profile(&self, ops: &[Truth], batches: &[u64]) -> Profile {
         let mut dice = Dice(self.seed + 77);
         let mut profile = profile(ops, batches, 0.02, self.seed);
@@ -512,7 +512,7 @@ impl Training {
                 op.seconds.iter_mut().for_each(|s| *s = *s * (1.0 + self.cold));
             }
             batch.whole_seconds = self.iterations(ops, batch.batch, 9, stall, &mut dice);
-            // Others have the processors for a while in every third iteration.
+            // Other processes use the processors for a while in every third iteration.
             batch.waited_seconds = (0..9).map(|n| Seconds(if n % 3 == 0 { 5e-3 } else { 0.0 })).collect();
             let pairs = batch.whole_seconds.iter_mut().zip(&batch.waited_seconds);
             pairs.for_each(|(whole, waited)| *whole += *waited);
@@ -566,7 +566,7 @@ fn nine_of_ten_iterations_are_within_the_stated_error() {
             "kinks {kink}, scatter {scatter}: {within} of {asked} within; stated {stated:.4}, off {off:.4}"
         );
         assert!(within * 10 >= asked * 9, "{within} of {asked}");
-        // To state anything at all would be easy.
+        // A very large stated error would hold trivially.
         assert!(stated < 8.0 * off && stated < 4.0 * kink.hypot(scatter), "{stated} stated, {off} off");
     }
 }
@@ -590,7 +590,7 @@ fn what_was_measured_again_is_predicted_as_it_was_measured() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever was measured, predictions are finite and not negative, at any batch size; and the fit is repeatable.
+    /// For all measurements, predictions are finite and not negative at any batch size, and the fit is repeatable.
     #[test]
     fn predictions_are_times(
         seconds in prop::collection::vec(prop::collection::vec(0.0..10.0f64, 1..4), 6),

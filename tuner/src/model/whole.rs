@@ -1,32 +1,31 @@
-//! Whole iterations: what training takes, what the fit leaves over of it, and the error that is stated.
+//! Whole iterations: their time in training, the residual of the fit, and the stated error.
 //!
-//! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach
-//! comes from iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate`
-//! adds again for each plan. Of an iteration that others disturbed, what it waited for the processor is no part, and the
-//! lower quartile of what is left counts (`undisturbed`). Nobody counts how much of a stall was a transfer that waited for a
-//! processor; others only lengthen stalls, so that the shortest of a batch size counts.
+//! **Time in training.** Ops are timed with events between them; training has none. So the sum that the model must reach comes
+//! from iterations as training runs them, less the stalls and repetitions of the same schedule, which `simulate` adds again for
+//! each plan. If other processes disturbed an iteration, its wait for the processor is subtracted, and the lower quartile of the
+//! rest counts (`undisturbed`). It is unknown how much of a stall was a transfer that waited for a processor; other processes
+//! only lengthen stalls, so the shortest stall of a batch size counts.
 //!
-//! **What is left over.** A fit that is smooth over the batch size misses what was measured by a little. Measured iterations
-//! are known better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes
-//! through them, straight between (in logarithms), and as far as the outermost beyond. That is what makes a refit count: the
-//! batch size that was measured is then predicted as it was measured.
+//! **Residual.** A fit that is smooth over the batch size misses the measurements by a little. Measured iterations are known
+//! better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes through them,
+//! with straight lines between (in logarithms), and constant beyond the outermost. A refit depends on this: the measured batch
+//! size is then predicted as it was measured.
 //!
-//! **The stated error.** Batch sizes lie off the smooth curve by chance, each by d_i ~ N(0, s^2) of its own (tiles, caches).
-//! One that is held out is predicted from its two neighbours, so it is off by e_i = d_i - (d_(i-1) + d_(i+1)) / 2, as a batch
-//! size is that was never measured: var(e_i) = 3/2 s^2. Held-out ones share neighbours: corr(e_i, e_(i+1)) = -2/3, corr(e_i,
-//! e_(i+2)) = 1/6, and 0 beyond. The mean square of n of them therefore has, by Welch and Satterthwaite, the degrees of
-//! freedom
+//! **The stated error.** Batch sizes lie off the smooth curve by chance, each by an independent d_i ~ N(0, s^2) (tiles, caches).
+//! A held-out batch size is predicted from its two neighbours, so it is off by e_i = d_i - (d_(i-1) + d_(i+1)) / 2, like a batch
+//! size that was never measured: var(e_i) = 3/2 s^2. Held-out ones share neighbours: corr(e_i, e_(i+1)) = -2/3, corr(e_i,
+//! e_(i+2)) = 1/6, and 0 beyond. The mean square of n of them therefore has, by Welch and Satterthwaite, the degrees of freedom
 //!
 //! ```text
 //! v = n^2 / (n + 2 (n - 1) (2/3)^2 + 2 (n - 2) (1/6)^2)
 //! ```
 //!
-//! and P(|e| <= t_v sqrt(sum(e_i^2) / n)) = 0.9 with t_v the 0.95 quantile of Student's t. With n degrees of freedom, as if
-//! they shared nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before,
-//! covers n of n + 1. Between measuring and running a machine moves, independently of that, as far as it does from one
-//! iteration to the next: 1.645 of their standard deviations, added as the square root of the sum of the squares.
+//! and P(|e| <= t_v sqrt(sum(e_i^2) / n)) = 0.9 with t_v the 0.95 quantile of Student's t. With n degrees of freedom, as if they
+//! shared nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before, covers n of n
+//! + 1. Between measuring and running, a machine changes independently of that, as much as from one iteration to the next: 1.645
+//! standard deviations of iterations, added as the square root of the sum of the squares.
 //!
-//! What it deliberately does not do: know schedules. What stalls and repetitions took stands in the samples.
+//! This file deliberately knows no schedules. The samples include the seconds of stalls and repetitions.
 
 use super::{TICK, median};
 use crate::numbers::real;
@@ -34,8 +33,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, undisturbed};
 use serde::Serialize;
 
-/// What the ops of an iteration of training take together, from all samples of a batch size; none where no whole iteration
-/// was run.
+/// Seconds of the ops of a training iteration together, from all samples of a batch size; `None` if no whole iteration was run.
 pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
     let mut compute = Vec::new();
     for part in parts {
@@ -49,8 +47,7 @@ pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
 /// The standard deviation of a normal distribution in median absolute deviations.
 const DEVIATIONS_IN_MADS: f64 = 1.4826;
 
-/// How far single iterations scatter about their median, as a share of it: the median over the batch sizes; 0 where none was
-/// run.
+/// Scatter of single iterations about their median, as a share of it: the median over the batch sizes; 0 if none was run.
 pub(super) fn scatter<'a>(batches: impl Iterator<Item = &'a BatchSamples>) -> f64 {
     let of_batch = |batch: &BatchSamples| {
         let mut wholes: Vec<f64> = batch.alone_seconds().map(|s| s.0).collect();
@@ -72,15 +69,15 @@ const QUANTILES: [f64; 12] =
 /// The 0.95 quantile of a normal distribution.
 const NORMAL: f64 = 1.645;
 
-/// The relative error that nine of ten keep to, from those of batch sizes that were held out and the scatter of single
-/// iterations; none where none was held out. At most 1.
+/// Relative error that nine of ten keep to, from those of held-out batch sizes and the scatter of single iterations; `None` if
+/// none was held out. At most 1.
 pub(super) fn nine_of_ten(offs: &[f64], scatter: f64) -> Option<f64> {
     let quantile = QUANTILES[offs.len().checked_sub(1)?.min(QUANTILES.len() - 1)];
     let mean_square = offs.iter().map(|off| off * off).sum::<f64>() / real(offs.len());
     Some((quantile * mean_square.sqrt()).hypot(NORMAL * scatter).min(1.0))
 }
 
-/// What a fit leaves over at the measured batch sizes, as logarithms of ratios.
+/// Residual of a fit at the measured batch sizes, as logarithms of ratios.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct LeftOver {
     /// (ln batch, ln measured / fitted), ascending.
@@ -88,12 +85,12 @@ pub(super) struct LeftOver {
 }
 
 impl LeftOver {
-    /// Of (batch, ln measured / fitted), ascending.
+    /// Residual from (batch, ln measured / fitted), ascending.
     pub fn of(left: impl Iterator<Item = (f64, f64)>) -> LeftOver {
         LeftOver { logs: left.map(|(batch, log)| (batch.ln(), log)).collect() }
     }
 
-    /// What the fit is to be multiplied with at a batch size.
+    /// Returns the factor for the fit at a batch size.
     pub fn factor(&self, batch: f64) -> f64 {
         super::along(&self.logs, batch.ln()).map_or(1.0, f64::exp)
     }

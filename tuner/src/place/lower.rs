@@ -1,18 +1,18 @@
-//! Lowers a placement with addresses to a schedule: the list of commands, the buffers, and just the waits that validity
+//! Lowering of a placement with addresses to a schedule: the list of commands, the buffers, and only the waits that validity
 //! needs.
 //!
 //! A command must come after
-//! - what filled the bytes that it reads (a compute, or a prefetch),
+//! - the commands that filled the bytes that it reads (a compute, or a prefetch),
 //! - for a prefetch, the offloads that put its bytes on the host and all earlier ones of the tensor; for an offload,
 //!   earlier prefetches of the tensor and the step that last wrote it; for an in-place update, earlier offloads of it,
-//! - what fills another copy of the bytes that it touches, where ops that are recomputed have made several,
+//! - the commands that fill other copies of the bytes that it touches, if recomputed ops have made several,
 //! - every command that closes a buffer in whose bytes it opens one,
-//! - what a policy's own [`Barrier`] asks for.
+//! - the commands that a policy's own [`Barrier`] names.
 //!
-//! Nothing else orders the streams. Of these, a wait is written only where the order of the streams and the other waits
-//! do not imply it already, which a vector clock over the three streams tells; so no command has more than two waits.
+//! Nothing else orders the streams. Of these, a wait is written only if the order of the streams and the other waits do not imply
+//! it already, which a vector clock over the three streams shows; so no command has more than two waits.
 //!
-//! What this file does not do: decide, or trust itself. [`plimsoll_ir::check`] judges what it makes.
+//! This file deliberately neither decides nor trusts itself: [`plimsoll_ir::check`] verifies its schedules.
 
 use crate::decide::placement::{
     Barrier, Direction, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, TransferId,
@@ -25,38 +25,35 @@ use plimsoll_ir::{Bytes, CommandId, TensorId};
 use std::collections::BTreeMap;
 use typed_index_collections::TiVec;
 
-/// Why a placement could not be lowered: a fault of the policy that made it.
+/// Reason why a placement could not be lowered: a bug in the policy that made it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// A step reads a tensor of which no residency holds the bytes in the right version.
     #[error("step {step} needs {value} of {tensor}, which is not on the device then")]
     Absent {
-        /// The step of the compute stream.
+        /// Step of the compute stream.
         step: u32,
-        /// Which tensor.
         tensor: TensorId,
-        /// The value: the tensor in the version that the step reads.
+        /// Value: the tensor in the version that the step reads.
         value: ValueId,
     },
     /// A transfer has nothing to copy.
     #[error("a transfer of {tensor} before {before} has nothing to copy")]
     NothingToCopy {
-        /// Which tensor.
         tensor: TensorId,
-        /// Where it is listed.
+        /// Slot before which it is listed.
         before: Slot,
     },
     /// A residency is neither used nor offloaded.
     #[error("the {residency} of {tensor} is never used")]
     Unused {
-        /// Which one.
+        /// Unused residency.
         residency: ResidencyId,
-        /// Which tensor.
         tensor: TensorId,
     },
 }
 
-/// Makes the schedule. `addresses` are those of `items`, which are those of `placement`.
+/// Returns the schedule. `addresses` are those of `items`, which are those of `placement`.
 pub fn lower(
     trace: &Trace,
     placement: &Placement,
@@ -90,44 +87,43 @@ pub fn lower(
     })
 }
 
-/// What is known of a residency while the list is made.
+/// State of a residency while the list is made.
 #[derive(Clone, Debug, Default)]
 struct ResidencyState {
-    /// The command that filled it; none where it was there from the start.
+    /// Command that filled it; `None` if it was on the device from the start.
     filled: Option<CommandId>,
     /// Its first command, which opens the buffer.
     opened: Option<CommandId>,
-    /// The value that it holds; none until it is filled.
+    /// Value that it holds; `None` until it is filled.
     value: Option<ValueId>,
-    /// The last step that wrote it in place, or filled it.
+    /// Last step that wrote it in place, or filled it.
     written: Option<CommandId>,
-    /// The last step that used it.
+    /// Last step that used it.
     used: Option<CommandId>,
-    /// Its offload.
     offloaded: Option<CommandId>,
 }
 
-/// What is known of a tensor while the list is made.
+/// State of a tensor while the list is made.
 #[derive(Clone, Debug, Default)]
 struct TensorState {
-    /// The residencies that are open.
+    /// Open residencies.
     open: Vec<ResidencyId>,
-    /// What the host holds, latest last.
+    /// Copies on the host, latest last.
     host: Vec<HostCopy>,
-    /// The last prefetch, the last offload, the last update in place.
+    /// Last prefetch, last offload, last update in place.
     fetched: Option<CommandId>,
     offloaded: Option<CommandId>,
     updated: Option<CommandId>,
 }
 
-/// What is known of a slot while the list is made.
+/// State of a slot while the list is made.
 #[derive(Clone, Debug, Default)]
 struct SlotState {
-    /// The residencies that its step writes into new buffers.
+    /// Residencies that its step writes into new buffers.
     fresh: Vec<ResidencyId>,
-    /// The transfers that its step waits for, as a policy's own barriers ask.
+    /// Transfers that its step waits for because of a policy's own barriers.
     due: Vec<CommandId>,
-    /// Its step's command.
+    /// Command of its step.
     stepped: Option<CommandId>,
 }
 
@@ -146,31 +142,31 @@ struct Lowering<'a> {
     items: &'a Items,
     addresses: &'a Addresses,
     uses: Uses,
-    /// How each transfer is synchronised.
+    /// Synchronisation of each transfer.
     barriers: TiVec<TransferId, Option<Barrier>>,
     list: List,
     residencies: TiVec<ResidencyId, ResidencyState>,
     tensors: TiVec<TensorId, TensorState>,
     slots: TiVec<Slot, SlotState>,
-    /// The commands that have a workspace, and its offset.
+    /// Commands that have a workspace, with its offset.
     workspaces: Vec<(CommandId, u64)>,
     pool: PoolMap,
 }
 
-/// The commands so far.
+/// Commands so far.
 #[derive(Default)]
 struct List {
     commands: TiVec<CommandId, Command>,
-    /// By command: how many commands of each stream have ended before it starts.
+    /// By command: number of commands of each stream that have ended before it starts.
     clocks: TiVec<CommandId, [u32; 3]>,
-    /// By command: how many commands of its stream stand before it.
+    /// By command: number of earlier commands of its stream.
     positions: TiVec<CommandId, u32>,
-    /// By stream: its last command, and how many it has.
+    /// By stream: its last command, and its number of commands.
     last: [Option<CommandId>; 3],
     counts: [u32; 3],
 }
 
-/// Who lay last at every byte of the pool: a residency, or a workspace by its command.
+/// Last occupant of every byte of the pool: a residency, or a workspace by its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occupant {
     Residency(ResidencyId),
@@ -181,7 +177,7 @@ enum Occupant {
 struct PoolMap(BTreeMap<u64, (u64, Occupant)>);
 
 impl PoolMap {
-    /// Puts `who` at these bytes and lists those who lay there.
+    /// Puts `who` at these bytes and returns the previous occupants.
     fn replace(&mut self, first: u64, end: u64, who: Occupant) -> Vec<Occupant> {
         let start =
             self.0.range(..=first).next_back().filter(|(_, v)| v.0 > first).map_or(first, |(k, _)| *k);
@@ -233,14 +229,14 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The bytes of the pool that a residency takes.
+    /// Returns the bytes of the pool that a residency takes.
     fn place(&self, r: ResidencyId) -> (u64, u64) {
         let residency = &self.placement.residencies[r];
         let offset = self.addresses.offsets[self.items.of_residency[r]];
         (offset + residency.bytes.start, offset + residency.bytes.end)
     }
 
-    /// Puts a residency into the pool and adds what closes those that lay there to `after`.
+    /// Puts a residency into the pool and adds the commands that close the previous occupants to `after`.
     fn take(&mut self, r: ResidencyId, after: &mut Vec<CommandId>) {
         let (first, end) = self.place(r);
         let met = self.pool.replace(first, end, Occupant::Residency(r));
@@ -307,7 +303,7 @@ impl<'a> Lowering<'a> {
                 let copies = of_tensor.host.iter().rev();
                 let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
                 let value = copies.peek().map(|c| c.value).ok_or(nothing)?;
-                // Pieces of a tensor are not under way in both directions at a time.
+                // Pieces of a tensor never move in both directions at a time.
                 after.extend(of_tensor.offloaded);
                 // All copies since a whole one: pieces may have come from several offloads.
                 for copy in copies {
@@ -330,7 +326,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The open residencies that hold this value, if together they hold all of it.
+    /// Returns the open residencies that hold this value, if together they hold all of it.
     fn holding(&mut self, slot: Slot, value: ValueId) -> Result<Vec<ResidencyId>, LowerError> {
         let tensor = self.uses.tensor[value];
         let Lowering { tensors, residencies, placement, .. } = self;
@@ -433,7 +429,7 @@ impl<'a> Lowering<'a> {
 }
 
 impl List {
-    /// Appends a command that must come after some earlier ones, with the fewest waits that say so.
+    /// Appends a command that must come after some earlier ones, with the fewest waits that express this.
     fn append(&mut self, mut command: Command, after: &[CommandId]) -> CommandId {
         let stream = command.stream().index();
         let mut clock = [0; 3];
@@ -441,7 +437,7 @@ impl List {
             clock = self.clocks[previous];
             clock[stream] = self.counts[stream];
         }
-        // Only the latest of each stream can matter.
+        // Only the latest of each stream matters.
         let mut latest: [Option<CommandId>; 3] = [None; 3];
         for &a in after {
             let of = self.commands[a].stream().index();

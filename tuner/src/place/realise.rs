@@ -1,15 +1,15 @@
 //! From a set of swapped gaps, or from decisions, to a schedule that fits: windows, addresses, commands, check, clock.
 //!
-//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. A tensor in pieces
-//! lies either way round: where decisions do not fit, some are turned, so that their last bytes come first and stay last. In
-//! a pool of three and a half tensors nothing else fits: what comes next has room for a half, now above what goes, now below
-//! it. Sets of gaps are given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are
-//! made tighter, and then the placement is made for a smaller pool, down to one in which nothing is on the device but what
-//! the running op touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can
-//! tell.
+//! Decisions either fit, or the result names the ops at which addresses took too much, and the search of decisions continues. A
+//! tensor in pieces can lie either way round: if decisions do not fit, some tensors are turned, so that their last bytes come
+//! first and stay last. In a pool of three and a half tensors nothing else fits: the next tensor has room for a half, sometimes
+//! above the leaving tensor, sometimes below it. Sets of gaps are fixed: the first placement of a set may miss the pool, as
+//! addresses leave holes. Then the windows are tightened, and then the placement is made for a smaller pool, down to one in which
+//! only the operands of the running op are on the device. The first placement that fits is taken, so addresses cost as little as
+//! these attempts can achieve.
 //!
-//! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
-//! finds addresses for that.
+//! The chosen plan is settled: its windows get slack back, and its pool shrinks to the bytes that are alive, if little work finds
+//! addresses for that.
 
 use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::{Placement, Slot};
@@ -29,37 +29,37 @@ use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
 use std::collections::HashMap;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// A request with what follows from it.
+/// Request, with the quantities derived from it.
 #[derive(Clone, Copy)]
 pub(crate) struct Case<'a> {
     pub trace: &'a Trace,
     pub request: &'a PlanRequest<'a>,
-    /// Budget less resident bytes.
+    /// Budget minus resident bytes.
     pub pool: u64,
     pub bound: Seconds,
-    /// What is certainly slower than this need not be realised.
+    /// Decisions that are certainly slower than this need not be realised.
     pub within: Seconds,
 }
 
 impl Case<'_> {
-    /// The trace's gaps; each op runs in the fastest alternative whose workspace fits beside what it touches.
+    /// Returns the trace's gaps; each op runs in the fastest alternative whose workspace fits next to its operands.
     pub fn gaps(&self) -> Gaps {
         Gaps::new(self.trace, Bytes(self.pool), Alternatives::BesideOwn)
     }
 
-    /// The trace's values, and what may become of them.
+    /// Returns the trace's values, with their possible choices.
     pub fn values(&self) -> Values {
         Values::new(self.trace, Bytes(self.pool), self.request.allow)
     }
 
-    /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
+    /// By op: maximum bytes of the pool that it leaves free, next to its operands in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
         self.trace.ops.iter().map(move |op| self.pool.saturating_sub(beside(op).0))
     }
 }
 
-/// A schedule that passed the check, or why there is none: too little memory, or no more time than the case allows.
+/// A schedule that passed the check, or the reason why there is none: too little memory, or more time than the case allows.
 pub(crate) enum Realised {
     Fits(Fitting),
     Short(Witness),
@@ -71,31 +71,31 @@ pub(crate) struct Fitting {
     pub schedule: Box<Schedule>,
     pub makespan: Seconds,
     pub moved: u64,
-    /// What has addresses in it; then the same with more slack, the most last.
+    /// The placement that has addresses in it; then the same with more slack, the most last.
     packings: Vec<(Placement, Items)>,
     order: Vec<ItemId>,
 }
 
-/// How a set of gaps is placed, when it is tried more than once.
+/// Parameters of one attempt to place a set of gaps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// The pool that windows are made for, as a share of the case's.
+    /// Pool that windows are made for, as a share of the case's.
     pub pool: f64,
-    /// How far the windows are tightened.
+    /// Degree to which the windows are tightened.
     pub tighten: f64,
-    /// Conflicts that the search for addresses may look at.
+    /// Maximum number of conflicts that the search for addresses may look at.
     pub work: u64,
-    /// Offsets are multiples of this. Attempts with 1 are skipped where all sizes are multiples of [`ALIGNMENT`].
+    /// Offsets are multiples of this. Attempts with 1 are skipped if all sizes are multiples of [`ALIGNMENT`].
     pub alignment: u64,
 }
 
-/// Enough work for every sweep and some orders of best fit on a large trace.
+/// Work that suffices for every sweep and some orders of best fit on a large trace.
 pub(crate) const LIGHT: u64 = 1_000_000;
 
-/// Enough work for hill climbing to pay.
+/// Work above which hill climbing pays.
 pub(crate) const FULL: u64 = 3_000_000;
 
-/// The attempts for a set of gaps that is given: what is lost is paid in stalls.
+/// Attempts for a fixed set of gaps: lost bytes cost stalls.
 pub(crate) const GIVEN: [Attempt; 11] = {
     const fn attempt(pool: f64, tighten: f64, work: u64) -> Attempt {
         Attempt { pool, tighten, work, alignment: ALIGNMENT }
@@ -115,39 +115,39 @@ pub(crate) const GIVEN: [Attempt; 11] = {
     ]
 };
 
-/// The looks where nothing may move, beside those of other plans: for each op, and at most, which is about a second.
+/// Looks if nothing may move, in addition to those of other plans: per op, and at most, which is about a second.
 const ONLY_ADDRESSES_PER_OP: u64 = 250_000;
 const ONLY_ADDRESSES: u64 = 100_000_000;
 
-/// How far windows are tightened where that suffices; the widest last.
+/// Degrees to which windows are tightened if that suffices; the widest last.
 const SLACK: [f64; 2] = [0.75, 0.5];
 
-/// A pool that is no more than so many times larger than what is alive in it has no holes worth more work.
+/// Ratio of pool to alive bytes up to which the holes are worth no more work.
 const NO_HOLES: f64 = 1.002;
 
-/// The most looks for each attempt to settle a plan: some tenths of a second.
+/// Maximum looks for each attempt to settle a plan: some tenths of a second.
 const SETTLING: u64 = 20_000_000;
 
-/// No more items than these are not worth a second thread.
+/// Number of items up to which a second thread is not worthwhile.
 const FEW_ITEMS: usize = 100;
 
-/// Where tensors in pieces have no addresses, so often some are turned, each time with such a part of the looks.
+/// Number of times that some tensors in pieces are turned if they have no addresses, each with a part of the looks.
 const TURNS: usize = 24;
 const TURNED: u64 = 8;
 
-/// What sums of floats may differ by.
+/// Tolerance for sums of floats.
 const HAIR: f64 = 1e-9;
 
-/// Those of [`GIVEN`] that lose little time of the iteration.
+/// Attempts of [`GIVEN`] that lose little time of the iteration.
 pub(crate) const CHEAP: [Attempt; 8] =
     [GIVEN[0], GIVEN[1], GIVEN[2], GIVEN[3], GIVEN[4], GIVEN[5], GIVEN[6], GIVEN[9]];
 
-/// In which order things were placed in plans that are much alike.
+/// Order in which items were placed in similar plans.
 #[derive(Default)]
 pub(crate) struct Packing(HashMap<Name, usize>);
 
 impl Packing {
-    /// The items of these names in the order that is known; what is new comes last. None where nothing is known.
+    /// Returns the items of these names in the known order; new items come last. `None` if nothing is known.
     fn order(&self, names: &TiSlice<ItemId, Name>) -> Vec<ItemId> {
         if self.0.is_empty() {
             return Vec::new();
@@ -164,8 +164,8 @@ impl Packing {
     }
 }
 
-/// Which of the tensors in pieces are turned at a trial: every other one by order of transfers, so that one begins where its
-/// neighbour ends; then, of what was best so far, one more or one fewer.
+/// Returns the tensors in pieces that are turned in a trial: first every second one by order of transfers, so that one begins
+/// where its neighbour ends; then, starting from the best set so far, one more or one fewer.
 fn turn(pieces: &[TensorId], best: &[TensorId], trial: usize, random: &mut Random) -> Vec<TensorId> {
     if trial < 2 {
         return pieces.iter().skip(trial).step_by(2).copied().collect();
@@ -178,7 +178,7 @@ fn turn(pieces: &[TensorId], best: &[TensorId], trial: usize, random: &mut Rando
     tried
 }
 
-/// By item: what it is.
+/// By item: its name.
 fn names(walk: &Walk, placement: &Placement, items: &Items) -> TiVec<ItemId, Name> {
     let homes = walk.names();
     let mut names: TiVec<ItemId, Option<Name>> = vec![None; items.items.len()].into();
@@ -193,13 +193,13 @@ fn names(walk: &Walk, placement: &Placement, items: &Items) -> TiVec<ItemId, Nam
     names.into_iter().map(|name| name.expect("an item is of a home or of a workspace")).collect()
 }
 
-/// How many times as large a pool is as what is alive in it, both in bytes.
+/// Returns the ratio of the pool to the bytes that are alive in it.
 fn holes(height: u64, alive: u64) -> f64 {
     Bytes(height).to_f64() / Bytes(alive.max(1)).to_f64()
 }
 
 impl Case<'_> {
-    /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
+    /// Returns the schedule of a set of swapped gaps, one entry of `swapped` per gap.
     pub fn realise(
         &self,
         gaps: &Gaps,
@@ -215,7 +215,7 @@ impl Case<'_> {
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         let aligned = self.sizes_are_aligned();
-        // Once time is up, only what is surest to fit is still tried.
+        // Once time is up, only the attempt most likely to fit is still made.
         let surest = attempts.iter().map(|attempt| attempt.pool).fold(1.0, f64::min);
         for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
             if lowest < u64::MAX && attempt.pool > surest && self.request.limits.is_expired() {
@@ -225,7 +225,7 @@ impl Case<'_> {
             let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
             let placement = gaps.placement(&windows);
             let items = Items::new(&placement, &gaps.workspace.raw[1..]);
-            // What is surest to fit is the last resort.
+            // The attempt most likely to fit is the last resort.
             let work = if attempt.pool < 0.5 { self.thorough() } else { attempt.work };
             let addresses =
                 assign(&items.items, self.pool, attempt.alignment, self.work(work), self.request.seed);
@@ -237,9 +237,9 @@ impl Case<'_> {
         Ok(self.without_addresses(lowest))
     }
 
-    /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
-    /// by how much each op exceeds the case's in it. `packing` is where things lay in like plans, and learns where they lie
-    /// in this one.
+    /// Returns the schedule of decisions, with this much left free at each op; or the smallest pool found with this many looks,
+    /// and each op's excess over the case's pool in it. `packing` has the order of items in similar plans, and is updated from
+    /// this one.
     ///
     /// The windows are tight. [`Case::settle`] gives slack back.
     pub fn realise_decisions(
@@ -271,7 +271,7 @@ impl Case<'_> {
             |alignment: u64| assign_like(&items.items, &order, self.pool, alignment, self.work(looks), seed);
         let mut addresses = assign(ALIGNMENT);
         if addresses.height > self.pool && !self.sizes_are_aligned() {
-            // Sizes that are not aligned themselves leave gaps that may be what is short.
+            // Sizes that are not aligned leave gaps, whose bytes may be the shortage.
             let closer = assign(1);
             addresses = if closer.height <= self.pool { closer } else { addresses };
         }
@@ -309,8 +309,8 @@ impl Case<'_> {
         Ok((realised, vec![0; margins.len()].into()))
     }
 
-    /// The same plan with the widest windows for which little work finds a pool without holes, or with those that leave the
-    /// fewest, if that is no slower: slack is for times that differ from the prediction.
+    /// Returns the same plan with the widest windows for which little work finds a pool without holes, or with those that leave
+    /// the fewest, if that is no slower: slack covers times that differ from the prediction.
     pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
         let looks = (FULL / 2 + 1_500 * counted(self.trace.ops.len())).min(SETTLING);
         let packings = std::mem::take(&mut fitting.packings);
@@ -371,7 +371,7 @@ impl Case<'_> {
         Ok(best.map_or(fitting, |(_, settled)| settled))
     }
 
-    /// By op: by how much what is there while it runs, or while others are recomputed for it, lies above the pool.
+    /// By op: excess over the pool of the bytes present while it runs, or while others are recomputed for it.
     fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> TiVec<OpId, u64> {
         let mut excess: TiVec<OpId, u64> = vec![0; self.trace.ops.len()].into();
         for (item, offset) in items.items.iter().zip(&addresses.offsets) {
@@ -384,7 +384,7 @@ impl Case<'_> {
         excess
     }
 
-    /// Whether the steps or the transfers of a course alone take longer than the case allows.
+    /// Returns `true` if the steps or the transfers of a course alone take longer than the case allows.
     pub fn is_slow(&self, course: &Course) -> bool {
         let computing: f64 = course.seconds.iter().sum();
         let link = &self.request.link;
@@ -398,30 +398,30 @@ impl Case<'_> {
         computing.max(moving) > self.within.0 * (1.0 + 1e-9)
     }
 
-    /// So many looks, until time is up.
+    /// Returns this many looks, until time is up.
     pub fn work(&self, looks: u64) -> Work<'_> {
         Work { looks, expired: self.request.limits.expired, without: self.request.without }
     }
 
-    /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
+    /// Returns the looks if everything depends on the addresses: at least [`FULL`], and some for every op.
     pub fn thorough(&self) -> u64 {
         2 * FULL + 10_000 * counted(self.trace.ops.len())
     }
 
-    /// The looks where nothing may move, so that addresses are all there is to find: as many as the time of a plan allows.
+    /// Returns the looks if nothing may move, so that only addresses must be found: as many as the time of a plan allows.
     pub fn exhaustive(&self) -> u64 {
         self.thorough() + (ONLY_ADDRESSES_PER_OP * counted(self.trace.ops.len())).min(ONLY_ADDRESSES)
     }
 
-    /// Whether every size is a multiple of [`ALIGNMENT`]. To look for addresses without alignment gains nothing then, and what
-    /// is put at the end of a pool that is no multiple itself would start at an address that no kernel takes.
+    /// Returns `true` if every size is a multiple of [`ALIGNMENT`]. Addresses without alignment gain nothing then, and an item at
+    /// the end of a pool that is no such multiple would start at an address that no kernel takes.
     pub fn sizes_are_aligned(&self) -> bool {
         let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
         let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
         all.all(|bytes| bytes.is_multiple_of(ALIGNMENT))
     }
 
-    /// The op at which a set of swapped gaps leaves most in the pool, if that is too much.
+    /// Returns the op at which a set of swapped gaps leaves most in the pool, if that is too much.
     fn overflow(&self, gaps: &Gaps, swapped: &TiSlice<GapId, bool>) -> Option<Witness> {
         let needs = gaps.least(swapped);
         let (slot, most) = needs.iter_enumerated().rev().max_by_key(|(_, b)| **b)?;
@@ -435,14 +435,14 @@ impl Case<'_> {
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
     }
 
-    /// There are no addresses, and the tightest that were found take so many bytes of the pool.
+    /// Returns the result for decisions without addresses; the tightest addresses found take this many bytes of the pool.
     pub fn without_addresses(&self, height: u64) -> Realised {
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
         let needs = Bytes(height) + self.trace.resident_bytes;
         Realised::Short(self.witness(op, needs, Shortage::Addresses))
     }
 
-    /// What swaps so much has no plan, where the host has no memory for it.
+    /// Returns the result for decisions that swap this much, if the host has no memory for it.
     pub fn short_of_host(&self, needs: Bytes) -> Option<Realised> {
         let limit = self.request.allow.host.filter(|limit| needs > *limit)?;
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
@@ -450,8 +450,8 @@ impl Case<'_> {
         Some(Realised::Short(Witness { short_by: needs - limit, ..witness }))
     }
 
-    /// A schedule that was made for another budget or link, or a trace of the same tensors and ops, with this budget and link;
-    /// none where it is not valid for the case, or does what is not allowed.
+    /// Returns a schedule, made for a different budget or link or for a trace of the same tensors and ops, with this budget and
+    /// link; `None` if it is not valid for the case, or uses means that are not allowed.
     pub fn valid(&self, schedule: &Schedule) -> Option<Fitting> {
         let PlanRequest { budget, link, allow, .. } = *self.request;
         let Trace { name, batch, .. } = self.trace;
@@ -475,7 +475,7 @@ impl Case<'_> {
         within_host.then_some(Fitting { schedule, makespan, moved, packings, order })
     }
 
-    /// Lowers, checks and times.
+    /// Lowers, checks and times a placement.
     pub fn finish(
         &self,
         placement: &Placement,

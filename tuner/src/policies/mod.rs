@@ -1,17 +1,17 @@
-//! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them (`vdnn`, `layrub`,
-//! `tflms`), their windows and synchronisation as well, or decisions about values (`plimsoll`); addresses, waits, check and
-//! clock are the same for all, so that they can be compared. Those of papers are in [`papers`].
+//! Planning policies. Each returns a set of swapped gaps, or, if its paper fixes them (`vdnn`, `layrub`, `tflms`), also their
+//! windows and synchronisation, or decisions about values (`plimsoll`). Addresses, waits, check and clock are the same for all,
+//! so that policies can be compared. Those of papers are in [`papers`].
 //!
 //! - `keep`: no gap.
-//! - `naive`: every feature map, from the forward pass to the backward pass.
-//! - `accudnn`: the same but for those that `t_ready` says would stall the device; and by the letter of the paper.
-//! - `vdnn`: the inputs of layers, layer by layer, each offload over before the next layer starts.
-//! - `layrub`: every feature map, layer by layer, and back one layer ahead.
+//! - `naive`: every activation, from the forward pass to the backward pass.
+//! - `accudnn`: the same, except for those that `t_ready` predicts would stall the device; and the paper's version to the letter.
+//! - `vdnn`: the inputs of layers, layer by layer; each offload ends before the next layer starts.
+//! - `layrub`: every activation, layer by layer, and back one layer ahead.
 //! - `greedy`, `dynprog`, `baselines`: the trace as a chain, whose stages are offloaded or not.
 //! - `superneurons`, `memonger`: ops are recomputed, as in a trace in which each run is an op.
 //! - `dqn`: a deep Q-network, trained on the trace, offloads and recomputes.
 //! - `plimsoll`: a search among keeping, swapping and recomputing.
-//! - [`optimal`]: the fastest iteration there is, for small traces.
+//! - [`optimal`]: the fastest iteration, for small traces.
 
 pub mod optimal;
 pub mod papers;
@@ -29,7 +29,7 @@ use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
-/// All that take this trace; the planner of this house is the last.
+/// Returns all policies that take this trace; Plimsoll's own planner is the last.
 pub fn taking(trace: &Trace) -> Vec<Policy> {
     let mut all = Policy::ALL.to_vec();
     all.insert(all.len() - 1, Policy::Dqn);
@@ -39,16 +39,16 @@ pub fn taking(trace: &Trace) -> Vec<Policy> {
     all
 }
 
-/// How many evaluations `plimsoll` makes of a request that does not say how many.
+/// Returns the number of evaluations that `plimsoll` makes if the request does not limit them.
 pub fn suggested_evaluations(trace: &Trace, request: &PlanRequest<'_>) -> u64 {
     let pool = request.budget.saturating_sub(trace.resident_bytes);
     plimsoll::suggested(&Values::new(trace, pool, request.allow))
 }
 
-/// Runs a request's policy, and tells how it searched. The request was checked, and its budget is not below the floor.
+/// Runs a request's policy, and logs its search. The request was checked, and its budget is not below the floor.
 pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
-    // Those that search swap nothing where the host has no room for a byte; the others decide without a look at it.
+    // Searching policies swap nothing if the host has no room for a byte; the others ignore the host's limit.
     let searches = matches!(request.policy, Policy::Plimsoll | Policy::Optimal);
     let Allow { swap, recompute, .. } = request.allow;
     let swap = swap && (!searches || request.allow.hosts(1));
@@ -91,8 +91,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
     Ok((case.outcome(realised?, Status::Feasible), SearchLog::default()))
 }
 
-/// What a search that learns nothing finds with the actions of [`Policy::Dqn`]. The request was checked, and its budget is
-/// not below the floor.
+/// Runs a search that learns nothing, with the actions of [`Policy::Dqn`]. The request was checked, and its budget is not below
+/// the floor.
 pub(crate) fn control(
     trace: &Trace,
     request: &PlanRequest<'_>,
@@ -104,7 +104,7 @@ pub(crate) fn control(
 }
 
 impl Case<'_> {
-    /// The outcome of what came of a policy. `status` is for a plan that is not proved optimal.
+    /// Returns the outcome of a policy's result. `status` is for a plan that is not proved optimal.
     pub(crate) fn outcome(&self, realised: Realised, status: Status) -> Outcome {
         match realised {
             Realised::Short(witness) => Outcome::Infeasible(witness),

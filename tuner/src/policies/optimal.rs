@@ -1,40 +1,40 @@
-//! The fastest iteration there is, for small traces: what the other policies are measured by.
+//! The fastest possible iteration, for small traces: a reference for the other policies.
 //!
 //! # The space
 //!
-//! Every schedule of this kind is looked at, all bytes and all times exact:
+//! Every schedule of this kind is considered, with exact bytes and times:
 //!
-//! - Tensors stay, are swapped whole, or are given up and recomputed; each version leaves for the host once at most while the
-//!   host's copy lives, and is prefetched as often as it likes.
-//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such
-//!   a batch, in the trace's order, and only such as make something, at first or second hand, that the op lacks. What was
-//!   recomputed may stay for later. Once parameters change, nothing is recomputed.
+//! - Tensors stay, are swapped whole, or are given up and recomputed; each version leaves for the host at most once while the
+//!   host's copy lives, and is prefetched any number of times.
+//! - Ops are recomputed just before an op of the trace that needs their outputs, never earlier, each at most once in such a
+//!   batch, in the trace's order, and only ops that make, directly or indirectly, an absent input of the op. Recomputed values
+//!   may stay for later. Once parameters change, nothing is recomputed.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
-//! - What is offloaded fits the host, where that is limited.
-//! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
-//!   the last that uses it there, and the workspace of what runs.
+//! - Offloaded tensors fit the host, if that is limited.
+//! - At any time, the values on the device and the workspace of the running op fit the pool; a value counts from the start of
+//!   the command that brings it to the end of the last that uses it there.
 //!
-//! No time is lost to addresses here, so that the least makespan of the space is a bound for every schedule of the kind, and
-//! the planner of this house with `pieces` off makes no other kind. A plan is proved optimal where it takes just that time.
-//! Where addresses are not found for it, the iteration is planned for pools that are smaller by what was lacking; the
-//! fastest that fits is the plan, and what is proved then is how far it is from the bound ([`crate::Plan::gap`]).
+//! Addresses cost no time here, so that the minimum makespan of the space is a bound for every schedule of the kind, and
+//! Plimsoll's own planner with `pieces` off makes no other kind. A plan is proved optimal if it takes just that time. If no
+//! addresses are found for it, the iteration is planned for pools that are smaller by the shortage; the fastest that fits is the
+//! plan, and its proven distance from the bound is [`crate::Plan::gap`].
 //!
-//! # How
+//! # Method
 //!
 //! `search` goes through the orders of commands, best first: for a given order of starts, starting everything as early as
-//! possible loses nothing, and all orders are looked at, so that no rule for the order of transfers is needed. It begins with
-//! the planner's makespan, which it must reach by itself. The tests say the same space as a mixed-integer program, which is
-//! independent of the search and must give the same least makespan (`tests/program.rs`).
+//! possible loses nothing, and all orders are considered, so that no rule for the order of transfers is needed. It begins with
+//! the planner's makespan, which it must reach by itself. The tests state the same space as a mixed-integer program, which is
+//! independent of the search and must give the same minimum makespan (`tests/program.rs`).
 //!
 //! Swapping only, 30 ops take from a millisecond to some seconds; with recomputing, 10 ops take milliseconds and 16 from
-//! milliseconds to more than the states that are allowed. The search stops after a number of states, or when time is up; the
-//! planner's plan is the answer then, with what is proved as its bound.
+//! milliseconds to more than the allowed states. The search stops after a number of states, or when time is up; the answer then
+//! is the planner's plan, with the proven bound.
 //!
-//! The planner asks for less and pays less (`faster`): for the fastest plan that some states lead to, complete or not. So it
-//! takes up states stage by stage in turn, which finds whole iterations early, and looks near the plan that it has. On random
-//! traces of up to 20 ops that finds what best first needs five times the states for, and often proves it, too.
+//! The planner needs less and pays less (`faster`): the fastest plan that a number of states leads to, complete or not. So it
+//! expands states stage by stage in turn, which finds complete iterations early, and searches near its current plan. On random
+//! traces of up to 20 ops this finds plans for which best first needs five times the states, and often proves them, too.
 //!
-//! What this file does not do: move pieces of tensors, take traces of more than [`MOST_OPS`] ops.
+//! This file deliberately does not move pieces of tensors, or take traces of more than [`MOST_OPS`] ops.
 
 mod realise;
 mod search;
@@ -53,38 +53,38 @@ use search::{Action, Found, Order, Timed, fastest};
 use space::Space;
 use std::collections::BTreeSet;
 
-/// The most ops that a trace may have.
+/// Maximum number of ops of a trace.
 pub const MOST_OPS: usize = 32;
 
-/// The most tensors and writes of ops, together, that it may have.
+/// Maximum number of tensors and writes of ops, together.
 pub const MOST_VALUES: usize = 128;
 
-/// States that are looked at where the request does not say how many: some ten seconds, some 200 MB.
+/// Maximum number of states if the request does not limit them: some ten seconds, some 200 MB.
 const MOST_STATES: usize = 1_000_000;
 
-/// Makespans that differ by no more than this share are equal.
+/// Makespans that differ by at most this share are equal.
 const HAIR: f64 = 1e-9;
 
-/// So much longer than the planner's schedule the search's may be, so that sums in another order do not hide it.
+/// Relative tolerance over the planner's makespan, so that sums in a different order do not hide it.
 const SAME: f64 = 1e-6;
 
-/// What is near a plan is searched with such a part of the states.
+/// Share of the states, as a divisor, for the search near a plan.
 const NEAR: usize = 4;
 
-/// How many smaller pools are planned for, where addresses leave holes.
+/// Number of smaller pools that are planned for, if addresses leave holes.
 const POOLS: u32 = 8;
 
-/// The least makespan of the space, without addresses.
+/// Minimum makespan of the space, without addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
-    /// No schedule of the space is faster.
+    /// Lower bound: no schedule of the space is faster.
     pub seconds: Seconds,
-    /// Whether one is as fast, if addresses let it.
+    /// `true` if a schedule reaches it, apart from addresses.
     pub reached: bool,
 }
 
-/// The least makespan of all iterations that take no longer than `within`; none where there is none. The request's policy
-/// does not matter.
+/// Returns the minimum makespan of all iterations that take no longer than `within`; `None` if there is none. The request's
+/// policy does not matter.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Resul
     })
 }
 
-/// Whether a trace is small enough.
+/// Returns `true` if a trace is small enough.
 pub(crate) fn takes(trace: &Trace) -> bool {
     let writes: usize = trace.ops.iter().map(|op| op.writes.len()).sum();
     trace.ops.len() <= MOST_OPS && trace.tensors.len() + writes <= MOST_VALUES
@@ -113,7 +113,7 @@ fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, P
     Err(PlanError::TooLarge { policy: Policy::Optimal, ops, most_ops, most_values })
 }
 
-/// How many states may be looked at.
+/// Returns the maximum number of states.
 fn states(request: &PlanRequest<'_>) -> usize {
     request.limits.evaluations.map_or(MOST_STATES, |most| most as usize)
 }
@@ -126,21 +126,21 @@ fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
-/// What a search found for the planner.
+/// Result of a search for the planner.
 pub(crate) struct Faster {
-    /// The fastest plan that has addresses, if it is faster than what was known.
+    /// Fastest plan that has addresses, if it is faster than the known one.
     pub fitting: Option<Fitting>,
-    /// Whether nothing faster is left in the space.
+    /// `true` if nothing faster is left in the space.
     pub complete: bool,
-    /// Whether what is fastest there has no addresses.
+    /// `true` if the fastest plan of the space has no addresses.
     pub unplaced: bool,
 }
 
-/// A plan of the space that is faster than the case's `within`: the fastest, or the fastest that was found by looking at so
-/// many states. None at all where the trace is too large.
+/// Returns a plan of the space that is faster than the case's `within`: the fastest, or the fastest found with this many states.
+/// `None` if the trace is too large.
 ///
-/// First what is near `known` is searched, in a part of the states: what recomputes no other op, and offloads no other tensor.
-/// What is faster there leaves less to look at in the whole space. Where that is not done, what is near the fastest so far is
+/// First searches near `known`, with a part of the states: no further op is recomputed, and no further tensor offloaded. A faster
+/// plan there leaves less to search in the whole space. If that is not complete, the neighbourhood of the fastest plan so far is
 /// searched once more, with one of the two left open.
 pub(crate) fn faster(
     case: &Case<'_>,
@@ -178,16 +178,16 @@ pub(crate) fn faster(
     Ok(Some(Faster { fitting, complete, unplaced }))
 }
 
-/// What was found so far.
+/// Results so far.
 struct Finder<'a> {
     case: &'a Case<'a>,
-    /// In seconds: nothing slower is looked for.
+    /// Time limit in seconds: nothing slower is searched for.
     within: f64,
     found: Option<(Space, Vec<Timed>)>,
 }
 
 impl Finder<'_> {
-    /// Tells whether nothing faster is left in a space.
+    /// Searches a space. Returns `true` if nothing faster is left in it.
     fn search(&mut self, space: &Space, states: usize) -> bool {
         let (commands, complete) = match search(space, self.case.request, self.within, states, Order::Turns) {
             Found::Fastest(commands) => (Some(commands), true),
@@ -202,7 +202,7 @@ impl Finder<'_> {
     }
 }
 
-/// What a plan recomputes, and what it offloads.
+/// Recomputed ops and offloaded tensors of a plan.
 struct Means {
     again: BTreeSet<OpId>,
     offloaded: BTreeSet<TensorId>,
@@ -233,7 +233,7 @@ impl Means {
         means
     }
 
-    /// The space of what recomputes no other ops, and of what offloads no other tensors, or of one of the two.
+    /// Returns the space without further recomputed ops, without further offloaded tensors, or without either.
     fn space(&self, case: &Case<'_>, again: bool, offloaded: bool) -> Space {
         let mut trace = case.trace.clone();
         if again {
@@ -259,7 +259,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
     Ok((decide_from(case, &space, &known)?, log))
 }
 
-/// The outcome of a complete search for what is faster than a plan that is known.
+/// Returns the outcome of a complete search for a plan faster than a known one.
 fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcome, PlanError> {
     let Case { request, bound, .. } = *case;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
@@ -275,7 +275,7 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
         Found::Late { bound: late, .. } => {
             return Ok(judged(Status::OutOfTime, bound.max(Seconds(late.min(so_far)))));
         }
-        // The planner's schedule is none of the space.
+        // The planner's schedule is not in the space.
         Found::Nothing => return Ok(judged(Status::Feasible, bound)),
     };
     let least = bound.max(Seconds(end(&commands)));
@@ -292,8 +292,8 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
     Ok(Outcome::Planned(Plan { schedule: *schedule, makespan, moved, bound: least.min(makespan), status }))
 }
 
-/// The fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than
-/// `within`. Of so many states, those for each smaller pool are a part.
+/// Returns the fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than
+/// `within`. Each smaller pool has a part of this many states.
 fn with_addresses(
     case: &Case<'_>,
     space: &Space,

@@ -1,31 +1,30 @@
-//! What a plan may do.
+//! Means that a plan may use.
 //!
-//! What it deliberately does not do: know policies, of which each does some of it.
+//! This module deliberately knows no policies; each uses some of these means.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::place_on_host;
 
-/// What a plan may do besides keeping everything.
+/// Means that a plan may use, besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. Only `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons` and `Memonger` do. Without it, `Memonger` keeps
+    /// Recompute ops. Only `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons` and `Memonger` do. Without it, `Memonger` keeps
     /// everything.
     pub recompute: bool,
-    /// Move tensors to the host and back. Without it, `Dqn` and all policies that never recompute keep everything.
+    /// Swap tensors. Without it, `Dqn` and all policies that never recompute keep everything.
     pub swap: bool,
-    /// Move pieces of tensors. Only `Plimsoll` does.
+    /// Swap pieces of tensors. Only `Plimsoll` does.
     pub pieces: bool,
-    /// What is swapped may take so much of the host's memory
-    /// ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy that
-    /// decides without looking at this has no plan where what it decides takes more.
+    /// Host memory limit for swapped tensors ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); `None`
+    /// means unlimited. A policy that ignores this limit has no plan if its decisions exceed it.
     pub host: Option<Bytes>,
 }
 
 impl Allow {
-    /// Whatever there is, within any number of bytes of the host.
+    /// All means, with unlimited host memory.
     pub const ALL: Allow = Allow { recompute: true, swap: true, pieces: true, host: None };
 
-    /// Whether the host has room for this much of one tensor.
+    /// Returns `true` if the host has room for this many bytes of one tensor.
     pub(crate) fn hosts(self, bytes: u64) -> bool {
         self.host.is_none_or(|host| place_on_host(bytes) <= host.0)
     }

@@ -1,11 +1,11 @@
-//! The words of planning: what a plan is asked for with, and what is answered.
+//! The types of planning: requests and outcomes.
 //!
 //! # The data
 //!
-//! A [`PlanRequest`] has the budget, the link, a [`Policy`], what the plan may do and how long it may be looked for. An
-//! [`Outcome`] is either a [`Plan`] (a schedule that [`plimsoll_ir::check`] found valid, its makespan, a lower bound) or
-//! a [`Witness`] for why there is none. That a plan does not fit is an outcome; a [`PlanError`] is a request that means
-//! nothing, or a fault of this crate.
+//! A [`PlanRequest`] has the budget, the link, a [`Policy`], the means that the plan may use and the limits of the search. An
+//! [`Outcome`] is either a [`Plan`] (a schedule that [`plimsoll_ir::check`] found valid, its makespan, a lower bound) or a
+//! [`Witness`] for why there is none. A plan that does not fit is an outcome; a [`PlanError`] is an invalid request, or a bug in
+//! this crate.
 
 mod allow;
 mod outcome;
@@ -22,47 +22,47 @@ use crate::iteration::earlier::Earlier;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Link;
 
-/// What a plan is asked for with.
+/// A request for a plan.
 #[derive(Clone, Copy)]
 pub struct PlanRequest<'a> {
-    /// What resident bytes and pool may take together.
+    /// Limit for resident bytes and pool together.
     pub budget: Bytes,
-    /// The link between device and host.
+    /// Link between device and host.
     pub link: Link,
-    /// Who decides.
+    /// Planning policy to use.
     pub policy: Policy,
-    /// What the plan may do.
+    /// Means that the plan may use.
     pub allow: Allow,
-    /// How long it may be looked for.
+    /// Limits of the search.
     pub limits: Limits<'a>,
-    /// For the choices of a search that are left to chance.
+    /// Seed of the search's random choices.
     pub seed: u64,
-    /// What the search goes without, to see what it is worth.
+    /// Tricks that the search leaves out, for ablations.
     pub without: Tricks,
-    /// Time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] makes simple plans first, whatever the time,
-    /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
-    /// gives the same plan, unless the host's memory is short ([`Allow::host`]).
+    /// `true` if time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] then makes simple plans first, whatever
+    /// the time, and complete plans during the search, and returns the best of them. A search that ends by itself takes a little
+    /// longer, and returns the same plan, unless host memory is short ([`Allow::host`]).
     pub anytime: bool,
-    /// A plan that there is already, for another budget, link or batch size, or for a trace that differs a little: what it
-    /// decided is made to fit and improved, in a small part of the time of a new plan. Only [`Policy::Plimsoll`] does so; none
-    /// for a plan of its own.
+    /// Existing plan to adapt, for a different budget, link or batch size, or for a slightly different trace: its decisions are
+    /// made to fit and improved, in a small part of the time of a new plan. Only [`Policy::Plimsoll`] does so; `None` means a new
+    /// plan.
     pub from: Option<&'a Earlier>,
 }
 
 impl<'a> PlanRequest<'a> {
-    /// With everything allowed, as long as it takes, with seed 1 and all tricks, for the plan at the end of the search.
+    /// Returns a request with everything allowed, no limits, seed 1 and all tricks, for the plan at the end of the search.
     pub fn new(budget: Bytes, link: Link, policy: Policy) -> PlanRequest<'a> {
         let (allow, limits) = (Allow::default(), Limits::default());
         let without = Tricks::NONE;
         PlanRequest { budget, link, policy, allow, limits, seed: 1, without, anytime: false, from: None }
     }
 
-    /// Whether this trick is used.
+    /// Returns `true` if this trick is used.
     pub fn uses(&self, trick: Trick) -> bool {
         !self.without.contains(trick)
     }
 
-    /// Whether the lower bound of its plans holds for every schedule, those that recompute ops too.
+    /// Returns `true` if the lower bound of its plans holds for every schedule, including those that recompute ops.
     pub fn bounds_all(&self) -> bool {
         let Allow { recompute, swap, .. } = self.allow;
         recompute
@@ -74,18 +74,17 @@ impl<'a> PlanRequest<'a> {
     }
 }
 
-/// How long a plan may be looked for.
+/// Limits of a search.
 #[derive(Clone, Copy, Default)]
 pub struct Limits<'a> {
-    /// So many sets of decisions are evaluated at most for one size of the pool; none for as many as the size of the trace
-    /// suggests.
+    /// Maximum number of decision sets evaluated per pool size; `None` means a number that depends on the size of the trace.
     pub evaluations: Option<u64>,
-    /// Says that time is up. The best plan so far is then finished; that takes some time more.
+    /// Returns `true` once time is up. The best plan so far is then finished, which takes some more time.
     pub expired: Option<&'a dyn Fn() -> bool>,
 }
 
 impl Limits<'_> {
-    /// Whether time is up.
+    /// Returns `true` if time is up.
     pub fn is_expired(&self) -> bool {
         self.expired.is_some_and(|expired| expired())
     }

@@ -1,4 +1,4 @@
-//! The answer: a plan, or why there is none; and errors.
+//! Outcomes of planning: a plan, or the reason why there is none; and errors.
 
 use super::policy::Policy;
 use plimsoll_ir::schedule::Schedule;
@@ -6,17 +6,17 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Fault, OpId, Seconds};
 use std::fmt;
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// A plan that fits.
     Planned(Plan),
-    /// There is none, or none was found.
+    /// There is no plan, or none was found.
     Infeasible(Witness),
 }
 
 impl Outcome {
-    /// The plan, if there is one.
+    /// Returns the plan, if there is one.
     pub fn plan(&self) -> Option<&Plan> {
         match self {
             Outcome::Planned(plan) => Some(plan),
@@ -25,46 +25,47 @@ impl Outcome {
     }
 }
 
-/// A schedule and what is known about it.
+/// Schedule with its makespan, traffic and bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Valid for the trace and the budget.
     pub schedule: Schedule,
-    /// One iteration, predicted.
+    /// Predicted seconds of one iteration.
     pub makespan: Seconds,
-    /// All bytes that cross the link, both ways together.
+    /// Bytes that cross the link, both directions together.
     pub moved: Bytes,
-    /// No schedule that does only what was allowed is faster; for the policies that only offload, none that only offloads.
+    /// Lower bound on the makespan of every schedule that uses only the allowed means; for the policies that only offload, of
+    /// every schedule that only offloads.
     pub bound: Seconds,
-    /// How good it is known to be.
+    /// Proven quality of the plan.
     pub status: Status,
 }
 
 impl Plan {
-    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for. It means
-    /// nothing where the status is [`Status::Unknown`].
+    /// Returns makespan over bound, less 1: 0 for a plan that no schedule within the scope of [`Plan::bound`] can beat.
+    /// Meaningless if the status is [`Status::Unknown`].
     pub fn gap(&self) -> f64 {
         if self.bound > Seconds::ZERO { (self.makespan / self.bound - 1.0).max(0.0) } else { 0.0 }
     }
 }
 
-/// How good a plan is known to be.
+/// Proven quality of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// No schedule of any kind is faster, whatever it offloads or recomputes: the makespan is the lower bound, and that holds
-    /// for all of them; or it is the sum of the ops' fastest seconds. See [`crate::bound::unbeatable`]. Of
-    /// [`Policy::Optimal`]: no schedule of whole tensors is faster (see [`crate::policies::optimal`] for what else it assumes).
+    /// No schedule of any kind is faster: the makespan equals the lower bound, and the bound holds for all schedules; or it
+    /// equals the sum of the ops' fastest seconds. See [`crate::bound::unbeatable`]. For [`Policy::Optimal`]: no schedule of
+    /// whole tensors is faster (see [`crate::policies::optimal`] for its other assumptions).
     Optimal,
-    /// The policy's own. Nothing is proved of it but what [`Plan::gap`] says.
+    /// Plan of the policy. Nothing is proved of it but [`Plan::gap`].
     Feasible,
-    /// The best when time was up.
+    /// Best plan when time was up.
     OutOfTime,
-    /// The trace's ops take no time, as those that were never measured: how good it is cannot be known.
+    /// The trace's ops take no time, because they were never measured: the quality of the plan is unknown.
     Unknown,
 }
 
 impl Status {
-    /// What of this can be said of a plan for a trace.
+    /// Returns this status, or [`Status::Unknown`] if the trace's ops take no time.
     pub(crate) fn of(self, trace: &Trace) -> Status {
         match self {
             Status::Optimal | Status::Feasible if trace.fastest_seconds() == Seconds::ZERO => Status::Unknown,
@@ -73,58 +74,59 @@ impl Status {
     }
 }
 
-/// Why there is no plan: what needs more memory than the budget, or than the host has.
+/// Reason why there is no plan: an op that needs more memory than the budget, or than the host has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// The op that needs most.
+    /// Op that needs most.
     pub op: OpId,
-    /// Its name.
+    /// Name of that op.
     pub name: String,
-    /// What it needs, resident bytes included; where the host is short, what is needed of its memory.
+    /// Bytes that the op needs, resident bytes included; if the host is short, bytes of host memory.
     pub needs: Bytes,
-    /// By how much that exceeds the budget, or the host's memory.
+    /// Bytes by which the need exceeds the budget, or the host's memory.
     pub short_by: Bytes,
-    /// What the need is.
+    /// Kind of the need.
     pub why: Shortage,
 }
 
-/// What kind of need a budget does not meet.
+/// Kind of need that the budget does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// What the op itself touches: no plan of any kind fits.
+    /// The op's own operands: no plan of any kind fits.
     Floor,
-    /// What is on the device at the start of the iteration: no plan of any kind fits.
+    /// Tensors on the device at the start of the iteration: no plan of any kind fits.
     Start,
-    /// What this policy leaves on the device while the op runs: another policy may fit.
+    /// Tensors that this policy leaves on the device while the op runs: a different policy may fit.
     Policy,
-    /// What the leanest decisions that were tried leave on the device while the op runs. It is not proved that others need as
-    /// much.
+    /// Tensors that the leanest tried decisions leave on the device while the op runs. It is not proved that other decisions need
+    /// as much.
     Tried,
-    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found, with the resident
-    /// bytes. It is not proved that there is no smaller one.
+    /// The bytes fit, but no addresses were found: `needs` is the smallest pool that was found, with the resident bytes. It is
+    /// not proved that there is no smaller one.
     Addresses,
-    /// What the op leaves no room for on the device, and cannot be recomputed, is more than the host has memory for: no plan of
-    /// any kind fits.
+    /// The host's memory is too small for the tensors that do not fit the device next to the op and cannot be recomputed: no plan
+    /// of any kind fits.
     Host,
-    /// What was decided fits the device, and swaps more than the host has memory for. It is not proved that others need as
+    /// The decisions fit the device, but swap more than the host's memory holds. It is not proved that other decisions swap as
     /// much.
     HostTried,
 }
 
 impl Shortage {
-    /// Whether no plan of any kind fits.
+    /// Returns `true` if no plan of any kind fits.
     pub fn is_proved(self) -> bool {
         matches!(self, Shortage::Floor | Shortage::Start | Shortage::Host)
     }
 
-    /// Whether it is the host's memory that is short.
+    /// Returns `true` if host memory is short.
     pub fn is_of_host(self) -> bool {
         matches!(self, Shortage::Host | Shortage::HostTried)
     }
 }
 
 impl Witness {
-    /// In the order of this the nearest to a plan is first: what only the host has no memory for, then what needs least.
+    /// Returns a sort key by which the witness nearest to a plan comes first: first those for which only host memory is short,
+    /// then the smallest need.
     pub fn distance(&self) -> (bool, Bytes) {
         (self.why != Shortage::HostTried, self.needs)
     }
@@ -156,21 +158,21 @@ impl fmt::Display for Witness {
     }
 }
 
-/// A request that means nothing, or a fault of this crate.
+/// Invalid request, or a bug in this crate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// The trace contradicts itself.
     #[error("the trace cannot be planned: {0}")]
     Trace(#[from] Fault),
-    /// A rate that is not above zero or so low that times run to infinity, or a latency below zero or beyond all measure.
+    /// A rate that is zero, negative or so low that times overflow to infinity, or a latency that is negative or too large.
     #[error(
         "the link's {what} is {value}; a rate is a number from {RATE_MIN:e} bytes per second on, a latency one from 0 to \
          {LATENCY_MAX:e} seconds"
     )]
     Link {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What it is.
+        /// Value of the number.
         value: f64,
     },
     /// The policy is for smaller traces.
@@ -179,58 +181,58 @@ pub enum PlanError {
          {most_ops} are taken, with at most {most_values} tensors and writes together; policy plimsoll takes traces of any size"
     )]
     TooLarge {
-        /// Which.
+        /// Policy that refuses the trace.
         policy: Policy,
-        /// The trace's ops.
+        /// Number of ops in the trace.
         ops: usize,
-        /// How many there may be.
+        /// Maximum number of ops.
         most_ops: usize,
-        /// And how many tensors and writes of ops together.
+        /// Maximum number of tensors and writes of ops together.
         most_values: usize,
     },
-    /// A budget too large to count with.
+    /// Budget too large for the arithmetic.
     #[error("a budget of {0} is more than 2^62 bytes")]
     Budget(Bytes),
-    /// The schedule that a plan was to be made from is not valid for its trace.
+    /// The schedule to adapt is not valid for its trace.
     #[error("the earlier schedule is not valid for its trace, `{trace}` at batch {batch}: {violation}")]
     Earlier {
-        /// The trace's name.
+        /// Name of the trace.
         trace: String,
-        /// Its batch size.
+        /// Batch size of the trace.
         batch: u64,
-        /// What [`plimsoll_ir::check`] says.
+        /// Message of [`plimsoll_ir::check`].
         violation: String,
     },
-    /// The trace shares nothing with that of the schedule that its plan was to be made from.
+    /// The trace has no tensor in common with the trace of the schedule to adapt.
     #[error(
         "the earlier schedule is of `{earlier}`, which has no tensor of `{trace}`, so that nothing of it can be taken over"
     )]
     Unrelated {
-        /// The name of the schedule's trace.
+        /// Name of the schedule's trace.
         earlier: String,
-        /// The name of the trace that was to be planned.
+        /// Name of the trace to plan.
         trace: String,
     },
-    /// A policy decided something that cannot be lowered. Report it, with the trace.
+    /// A policy's decisions cannot be lowered. Report it, with the trace.
     #[error("internal error of policy {policy}: {fault}")]
     Lowering {
-        /// Whose.
+        /// Policy at fault.
         policy: Policy,
-        /// What.
+        /// Message of the lowering.
         fault: String,
     },
-    /// A schedule that is not valid was made. Report it, with the trace.
+    /// An invalid schedule was made. Report it, with the trace.
     #[error("internal error: policy {policy} made a schedule that is not valid: {violation}")]
     Invalid {
-        /// Whose.
+        /// Policy at fault.
         policy: Policy,
-        /// What [`plimsoll_ir::check`] says.
+        /// Message of [`plimsoll_ir::check`].
         violation: String,
     },
 }
 
-/// With a lower rate than this the times of transfers could not be counted with.
+/// Lowest rate at which times of transfers can be computed.
 pub(crate) const RATE_MIN: f64 = BytesPerSecond::LEAST.0;
 
-/// Nor with a higher latency.
+/// Highest latency.
 pub(crate) const LATENCY_MAX: f64 = 1e20;

@@ -1,56 +1,57 @@
-//! Who decides: the policies by name.
+//! Planning policies by name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Who decides.
+/// Planning policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Everything stays on the device.
     Keep,
-    /// Every feature map is swapped (AccUDNN §3.1).
+    /// Every activation is swapped (AccUDNN §3.1).
     Naive,
-    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1; see
+    /// Activations are swapped, except for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1; see
     /// [`crate::policies::papers::accudnn`]).
     Accudnn {
-        /// By the letter of Algorithms 1 and 2; else repaired, as the paper's text says.
+        /// `true` for Algorithms 1 and 2 to the letter; `false` for the repaired version that the paper's text describes.
         as_printed: bool,
     },
     /// The inputs of layers are offloaded (vDNN §3.3).
     Vdnn {
-        /// Of which layers.
+        /// Layers whose inputs are offloaded.
         layers: Layers,
-        /// With which algorithms of the ops.
+        /// Algorithms of the ops.
         algorithms: Algorithms,
     },
-    /// The first of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").
+    /// First of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").
     VdnnDyn,
     /// Layrub (§3): memory is reused within layers and moved between them.
     Layrub(Layrub),
-    /// The first stages of the chain, as many as are needed (Euro-Par'20 §4.2).
+    /// As many of the chain's first stages as needed are offloaded (Euro-Par'20 §4.2).
     Greedy,
-    /// The stages that a dynamic program over memory slots chooses (Euro-Par'20 §5).
+    /// Stages chosen by a dynamic program over memory slots are offloaded (Euro-Par'20 §5).
     DynProg,
-    /// The stages with the most forward seconds for their bytes, or half of them (Euro-Par'20 §6.1, VDNN).
+    /// Stages with the most forward seconds per byte, or half of them, are offloaded (Euro-Par'20 §6.1, VDNN).
     VdnnRatio,
-    /// The first stages, without ever waiting for memory (Euro-Par'20 §6.1, TFLMS).
+    /// First stages are offloaded, without ever waiting for memory (Euro-Par'20 §6.1, TFLMS).
     Tflms,
-    /// Stages by a weighted average of four scores (Euro-Par'20 §6.1, AutoSwap).
+    /// Stages are offloaded by a weighted average of four scores (Euro-Par'20 §6.1, AutoSwap).
     AutoSwap,
-    /// Outputs of cheap layers are recomputed, the least recently used of the rest are swapped (SuperNeurons).
+    /// Outputs of cheap layers are recomputed, the least recently used of the others are swapped (SuperNeurons).
     SuperNeurons,
-    /// The outputs of some layers are kept, the rest is recomputed (Memonger).
+    /// Outputs of some layers are kept, the others are recomputed (Memonger).
     Memonger {
-        /// The fastest segments that fit, of those that Memonger's search over budgets tries; else every sqrt(n)-th layer.
+        /// `true` for the fastest segments that fit, of those that Memonger's search over budgets tries; `false` for every
+        /// sqrt(n)-th layer.
         searched: bool,
     },
-    /// What a deep Q-network chooses that is trained on the iteration itself, offloading and recomputing (DQN): see
+    /// A deep Q-network, trained on the iteration itself, chooses to offload and recompute (DQN): see
     /// [`crate::policies::papers::dqn`].
     Dqn,
-    /// The fastest iteration there is, of a trace of a few ops, without pieces: see [`crate::policies::optimal`].
+    /// Fastest iteration without pieces, for traces of a few ops: see [`crate::policies::optimal`].
     Optimal,
-    /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
-    /// moves fewest bytes.
+    /// Plimsoll's own planner: the shortest makespan that it finds, and among equal ones (to a millionth) the one that moves the
+    /// fewest bytes.
     Plimsoll,
 }
 
@@ -66,20 +67,20 @@ pub enum Layers {
 /// Algorithms with which vDNN runs ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithms {
-    /// The fastest where that fits, else the leanest.
+    /// Fastest if it fits, else leanest.
     FastestThatFit,
-    /// The fastest of every op alone, vDNN's (p).
+    /// Fastest for every op, vDNN's (p).
     Fastest,
-    /// The leanest of every op alone, vDNN's (m).
+    /// Leanest for every op, vDNN's (m).
     Leanest,
 }
 
 /// Layrub's strategies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layrub {
-    /// A gradient takes its activation's place, as far as the trace lets it; nothing moves (§3.2).
+    /// A gradient takes its activation's place, as far as the trace permits; nothing moves (§3.2).
     Intra,
-    /// Every activation is offloaded when its last reader has run and loaded one layer ahead (§3.3).
+    /// Every activation is offloaded after its last reader and loaded one layer ahead (§3.3).
     Inter,
     /// Both (§3.4).
     Hybrid,
@@ -90,9 +91,9 @@ const fn vdnn(layers: Layers, algorithms: Algorithms) -> Policy {
 }
 
 impl Policy {
-    /// All that take traces of any size, plan them in a moment and have a rule of their own: all but [`Policy::Dqn`], which
-    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and Memonger's search. None of their plans
-    /// is better than that of [`Policy::Plimsoll`], whose candidates they are.
+    /// Policies that plan traces of any size in a moment by a distinct rule: all but [`Policy::Dqn`], which trains for seconds,
+    /// [`Policy::Optimal`], vDNN's with one kind of algorithms and Memonger's search. None of their plans is better than that of
+    /// [`Policy::Plimsoll`], which has them as candidates.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
@@ -125,18 +126,18 @@ impl Policy {
         Policy::ALL.into_iter().chain(variants).chain([Policy::Dqn, Policy::Optimal])
     }
 
-    /// The names of all of them, as a sentence lists them.
+    /// Returns the names of all policies, as a sentence lists them.
     pub fn names() -> String {
         let names: Vec<&str> = Policy::every().map(Policy::name).collect();
         names.join(", ")
     }
 
-    /// Whether it ever moves anything to the host.
+    /// Returns `true` if the policy ever moves bytes to the host.
     pub(crate) fn swaps(self) -> bool {
         !matches!(self, Policy::Keep | Policy::Layrub(Layrub::Intra) | Policy::Memonger { .. })
     }
 
-    /// The name on the command line and in documents.
+    /// Returns the name on the command line and in documents.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Keep => "keep",
@@ -176,7 +177,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is no policy's.
+/// Name that belongs to no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no policy; there are {names}", names = Policy::names())]
 pub struct UnknownPolicy(pub String);

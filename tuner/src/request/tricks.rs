@@ -1,18 +1,18 @@
-//! The tricks of the searches, each a named switch, so that what it is worth can be measured by leaving it out.
+//! Tricks of the searches, each a named switch, so that its value can be measured by leaving it out.
 //!
-//! A [`Trick`] is what a search could do without and still give valid plans: slower ones, or later. There are those of a
-//! policy's own search, and those of the search for addresses, which all policies share. What a plan may *do* is no trick
-//! but [`crate::Allow`]. Which tricks a request goes without is a set, [`Tricks`]; the code of a trick that is
-//! left out is not run. `cargo bench --bench plans -- ablation` prints what each is worth.
+//! A [`Trick`] is a part of a search that affects only how good the plans are or how soon they are found: without it, plans are
+//! still valid. Some tricks belong to a policy's own search, others to the search for addresses, which all policies share. The
+//! means that a plan may *use* are no tricks but [`crate::Allow`]. [`Tricks`] is the set that a request leaves out; the code of a
+//! trick that is left out does not run. `cargo bench --bench plans -- ablation` prints the value of each.
 
 use super::policy::Policy;
 use std::fmt;
 use std::str::FromStr;
 
-/// One table: whose search (a policy's, or that for addresses), variant, name, what it does.
+/// One table: search (a policy's, or the search for addresses), variant, name, effect.
 macro_rules! tricks {
     ($($search:ident: $trick:ident $name:literal $about:literal;)*) => {
-        /// Something that a search does in order to find more, or to be quicker.
+        /// Part of a search that finds more, or makes it quicker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Trick {
             $(
@@ -22,30 +22,30 @@ macro_rules! tricks {
         }
 
         impl Trick {
-            /// All of them: those of [`Policy::Plimsoll`] in the order of its search, those of the search for addresses, and
-            /// those of [`Policy::Optimal`].
+            /// All tricks: those of [`Policy::Plimsoll`] in the order of its search, those of the search for addresses, and those
+            /// of [`Policy::Optimal`].
             pub const ALL: &'static [Trick] = &[$(Trick::$trick),*];
 
-            /// Those that a policy's plans may depend on: its own, and those of the search for addresses.
+            /// Returns the tricks that can affect a policy's plans: its own, and those of the search for addresses.
             pub fn of(policy: Policy) -> impl Iterator<Item = Trick> {
                 Trick::ALL.iter().copied().filter(move |trick| trick.policy().is_none_or(|own| own == policy))
             }
 
-            /// The policy whose search it is part of; none for the search for addresses.
+            /// Returns the policy whose search the trick is part of; `None` for the search for addresses.
             pub fn policy(self) -> Option<Policy> {
                 match self {
                     $(Trick::$trick => tricks!(@policy $search),)*
                 }
             }
 
-            /// The name on the command line and in tables.
+            /// Returns the name on the command line and in tables.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Trick::$trick => $name,)*
                 }
             }
 
-            /// What it does, in a line.
+            /// Returns the trick's effect, in a line.
             pub fn about(self) -> &'static str {
                 match self {
                     $(Trick::$trick => $about,)*
@@ -102,7 +102,7 @@ impl fmt::Display for Trick {
     }
 }
 
-/// A name that is no trick's.
+/// Name that belongs to no trick.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no trick; there are {names}", names = names())]
 pub struct UnknownTrick(pub String);
@@ -120,20 +120,20 @@ impl FromStr for Trick {
     }
 }
 
-/// A set of tricks.
+/// Set of tricks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tricks(u64);
 
 impl Tricks {
-    /// None of them.
+    /// The empty set.
     pub const NONE: Tricks = Tricks(0);
 
-    /// These, and this one.
+    /// Returns this set with one more trick.
     pub fn with(self, trick: Trick) -> Tricks {
         Tricks(self.0 | 1 << trick as u32)
     }
 
-    /// Whether this one is among them.
+    /// Returns `true` if the set contains the trick.
     pub fn contains(self, trick: Trick) -> bool {
         self.0 >> trick as u32 & 1 == 1
     }

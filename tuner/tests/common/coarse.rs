@@ -3,10 +3,10 @@
 use plimsoll_ir::trace::Trace;
 use plimsoll_testing::random_trace_of;
 
-/// So many times larger than the random ones.
+/// Factor on the sizes of the random tensors.
 pub const GRAIN: u64 = 4096;
 
-/// A random trace of so many ops.
+/// Returns a random trace of this many ops.
 pub fn coarse_trace_of(ops: u64, seed: u64) -> Trace {
     let mut trace = random_trace_of(ops as usize, seed);
     trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);

@@ -1,10 +1,10 @@
-//! What must come of any request, however odd: the body that the property tests and the fuzz target share.
+//! Properties of the result of any request, however odd: the body that the property tests and the fuzz target share.
 //!
-//! A plan is a schedule that is valid, keeps the budget, takes as long as it says and no less than its bound; where there
-//! is none, the witness names a need that is real; a request that means nothing is refused for what is wrong with it. A
-//! fault of the planner itself (`Lowering`, `Invalid`) is never right, nor a panic.
+//! A plan is a valid schedule that keeps the budget, takes the stated time and no less than its bound; if there is none, the
+//! witness names a real need; an invalid request is refused for its actual error. A bug in the planner itself (`Lowering`,
+//! `Invalid`) is never acceptable, nor is a panic.
 //!
-//! What this file does not do: compare policies, or ask how good a plan is.
+//! This file deliberately neither compares policies nor measures the quality of a plan.
 
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::{Command, Schedule, piece_of};
@@ -18,7 +18,7 @@ use plimsoll_tuner::{
 };
 use std::cell::Cell;
 
-/// Reads a case off some bytes and asks every policy.
+/// Decodes a case from some bytes and runs every policy.
 pub fn judge_bytes(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let (recompute, swap) = (!choices.chance(60), !choices.chance(30));
@@ -43,7 +43,7 @@ pub fn judge_bytes(bytes: &[u8]) {
     }
 }
 
-/// Plans, and holds what comes of it to what is promised.
+/// Plans, and checks the result against the promised properties.
 pub fn judge(trace: &Trace, request: &PlanRequest<'_>) {
     let what = format!("{} at {:?} under {}", trace.name, request.budget, request.policy);
     match plan(trace, request) {
@@ -114,7 +114,7 @@ fn judge_witness(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, wh
         }
     }
     if matches!(request.policy, Policy::Keep | Policy::Plimsoll) {
-        // Where everything lies beside everything, there is no question.
+        // If everything overlaps everything, there is no choice.
         let sizes = trace.tensors.iter().map(|tensor| tensor.bytes.round_up(256).0);
         let workspace = trace.ops.iter().map(|op| op.least_workspace().round_up(256).0).max();
         let all = trace.resident_bytes.0 + sizes.sum::<u64>() + workspace.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What every test of a plan asks of it.
+//! Checks shared by every test of a plan.
 
 pub mod coarse;
 pub mod judge;
@@ -11,14 +11,14 @@ use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_tuner::bound::{least_moved, unbeatable};
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Witness, plan};
 
-/// A request with few evaluations, so that tests are quick.
+/// Returns a request with few evaluations, so that tests are quick.
 pub fn request(budget: Bytes, rate: f64, duplex: Duplex, policy: Policy) -> PlanRequest<'static> {
     let link = Link { duplex, ..Link::symmetric(BytesPerSecond(rate)) };
     let limits = Limits { evaluations: Some(150), expired: None };
     PlanRequest { limits, seed: 7, ..PlanRequest::new(budget, link, policy) }
 }
 
-/// Plans, and checks all that is promised of a plan or of a witness.
+/// Plans, and checks all promised properties of a plan or of a witness.
 pub fn planned(trace: &Trace, request: &PlanRequest<'_>) -> Result<Plan, Witness> {
     let what = format!("{} at {} under {}", trace.name, request.budget, request.policy);
     match plan(trace, request).unwrap_or_else(|error| panic!("{what}: {error}")) {
@@ -33,7 +33,7 @@ pub fn planned(trace: &Trace, request: &PlanRequest<'_>) -> Result<Plan, Witness
     }
 }
 
-/// Whether it is a size or an offset such as those of a network's own tensors.
+/// Returns `true` for a size or an offset such as those of a network's own tensors.
 fn is_aligned(bytes: Bytes) -> bool {
     bytes.0.is_multiple_of(256)
 }
@@ -68,7 +68,7 @@ fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &st
     assert!(most <= Some(2), "{what}: {most:?} waits");
 }
 
-/// A witness names a need that is real, and none that a plan could avoid under another name.
+/// Checks that a witness names a real need, and none that a plan could avoid under a different name.
 fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what: &str) {
     let memory = trace.memory();
     assert_eq!(witness.name, trace.ops[witness.op.index()].name, "{what}");
@@ -101,8 +101,8 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
     }
 }
 
-/// How `plimsoll` stands to the others: it has a plan where one of them has, none of theirs is faster by more than a
-/// millionth, and none that is as fast moves fewer bytes. Gives the number of others that have a plan.
+/// Checks `plimsoll` against the others: it has a plan if one of them has, none of theirs is faster by more than a millionth, and
+/// none that is as fast moves fewer bytes. Returns the number of others that have a plan.
 #[must_use]
 pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) -> usize {
     let of = |policy| plans.iter().find(|p| p.0 == policy).map(|p| &p.1);

@@ -1,42 +1,42 @@
-//! The walks of a search, each of which differs little from one before.
+//! Walks of a search, each of which differs little from an earlier one.
 //!
-//! A walk reads decisions as it goes, and each only when something asks for it. So two walks are the same, step for step
-//! and bit for bit, up to the first op at which one looks at a decision that the other has differently. A [`Trail`] keeps
-//! the walk of the decisions that stand, where it looked at each, and some of its states on the way; the walk of decisions
-//! that are tried goes on from the last of these before the first look at what changed. What nobody looks at needs no walk.
+//! A walk reads each decision only when an op needs it. So two walks are the same, step for step and bit for bit, up to the first
+//! op at which one reads a decision that differs in the other. A [`Trail`] keeps the walk of the accepted decisions, the op at
+//! which it read each of them, and some of its intermediate states; the walk of tried decisions continues from the last of these
+//! before the first look at a change. A decision that is never read needs no walk.
 //!
-//! What that gave, for the same plans: the search takes 0.25 to 0.42 of its seconds where ops may be recomputed (140 to 10,000
-//! ops), 0.68 to 0.81 where they only offload. Of random changes of one gap, 15 to 44 % need no walk (none of them where
-//! ops only offload), and a walk from the start takes 2.5 to 8 times as long as what is left on average: most choices are
-//! looked at where their gap ends, late.
+//! Results, for the same plans: the search takes 0.25 to 0.42 of its seconds if ops may be recomputed (140 to 10,000 ops), 0.68
+//! to 0.81 if they only offload. Of random changes of one gap, 15 to 44 % need no walk (none of them if ops only offload), and a
+//! walk from the start takes 2.5 to 8 times as long as the remaining part on average: most choices are read where their gap ends,
+//! late.
 //!
-//! What gave nothing, and is not here: to touch the states of an op's values once where it took three rounds; to stop the
-//! clock after its first pass where offloads alone take too long (3 % with recomputation, nothing without). What was not
-//! tried: to meet the walk that stands again behind the last change, where all slots and instances are counted otherwise.
+//! Two attempts gave nothing, and were dropped: to touch the states of an op's values once instead of in three rounds; to stop
+//! the clock after its first pass if offloads alone take too long (3 % with recomputation, nothing without). Not tried: to join
+//! the accepted walk again behind the last change, where all slots and instances are numbered differently.
 
 use super::{Instance, InstanceId, Iteration, Limit, ValueState, Walk};
 use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
 use plimsoll_ir::OpId;
 use typed_index_collections::TiVec;
 
-/// The walk that stands is marked about this often; 4 do nearly as well as 64, and each holds the state of every value.
+/// Approximate number of marks of the accepted walk; 4 do nearly as well as 64, and each holds the state of every value.
 const MARKS: usize = 8;
 
-/// The walk of the decisions that stand, and of the last that were tried.
+/// Walks of the accepted decisions, and of those tried last.
 #[derive(Clone, Debug, Default)]
 pub struct Trail {
     stands: Walk,
     tried: Walk,
-    /// By gap: where the walk that stands looked at its choice, if that was before the gap's end.
+    /// By gap: the op at which the accepted walk read its choice, if that was before the gap's end.
     looks: TiVec<GapId, Option<OpId>>,
-    /// The walk that stands before every so many ops, as far as that is known.
+    /// States of the accepted walk at regular distances, as far as they are known.
     marks: Vec<Mark>,
     known: usize,
-    /// What the two walks have in common: looks, and marks.
+    /// Looks and marks that the two walks have in common.
     common: (usize, usize),
 }
 
-/// A walk on its way.
+/// Intermediate state of a walk.
 #[derive(Clone, Debug, Default)]
 struct Mark {
     steps: usize,
@@ -50,31 +50,31 @@ struct Mark {
 }
 
 impl Trail {
-    /// The last walk.
+    /// Returns the last walk.
     pub fn walk(&self) -> &Walk {
         &self.tried
     }
 
-    /// From which op on the choice of a gap matters to the walk that stands; none where it does not.
+    /// Returns the op from which the choice of a gap matters to the accepted walk; `None` if it does not.
     pub fn look(&self, values: &Values, gap: GapId) -> Option<OpId> {
         let look = earlier(self.looks[gap], values.gaps[gap].before);
         earlier(look, self.stands.ended)
     }
 
-    /// From which op on it matters how much of a value is swapped.
+    /// Returns the op from which the swapped part of a value matters.
     pub fn look_at_part(&self, values: &Values, decisions: &Decisions, v: ValueId) -> Option<OpId> {
         let swapped = values.gaps_of(v).filter(|g| decisions.choices[*g] == Choice::Swap);
         let look = swapped.filter_map(|g| self.look(values, g)).min();
         earlier(look, self.stands.ended)
     }
 
-    /// Walks with decisions that differ from those that stand only in what matters from this op on. Tells whether the walk
-    /// came to the end.
+    /// Walks with decisions that differ from the accepted ones only in ways that matter from this op on. Returns `true` if the
+    /// walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, first: OpId, limit: Limit) -> bool {
         let Trail { stands, tried, marks, .. } = self;
         let ops = of.values.alternatives.len();
         let stride = ops.div_ceil(MARKS);
-        // Where the walk that stands ended early, nothing is known of what comes after.
+        // If the accepted walk ended early, nothing is known of later ops.
         let first = stands.ended.map_or(first, |ended| first.min(ended));
         let all = first.index().min(ops) / stride;
         let from = all.min(self.known);
@@ -99,7 +99,7 @@ impl Trail {
         tried.advance(of, marked(all)..OpId::new(ops), limit) && tried.finish(of)
     }
 
-    /// The decisions tried last stand from now on.
+    /// Accepts the decisions tried last.
     pub fn accept(&mut self, values: &Values) {
         let (looks, marks) = self.common;
         self.looks.resize(values.gaps.len(), None);
@@ -119,7 +119,7 @@ impl Walk {
         mark.instances.raw.clone_from(&self.instances.raw);
     }
 
-    /// Becomes another walk as it was at a mark.
+    /// Becomes the given walk as it was at a mark.
     fn take_up(&mut self, of: &Walk, mark: &Mark) {
         take(&mut self.steps, &of.steps, mark.steps);
         take(&mut self.memory.beside, &of.memory.beside, mark.steps);
@@ -135,7 +135,7 @@ impl Walk {
     }
 }
 
-/// The earlier of two ops; none where there is neither.
+/// Returns the earlier of two ops; `None` if there is neither.
 pub fn earlier(one: Option<OpId>, other: Option<OpId>) -> Option<OpId> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -157,7 +157,7 @@ mod tests {
     use plimsoll_ir::Bytes;
     use plimsoll_testing::random_trace_of;
 
-    /// Some decisions otherwise than before, and the first op to which that matters.
+    /// Changes some decisions, and returns the first op to which that matters.
     fn change(
         random: &mut Random,
         trail: &Trail,
@@ -264,7 +264,7 @@ mod tests {
                 if ended {
                     assert_same(trail.walk(), &full);
                 }
-                // One that ended early stands, too.
+                // A walk that ended early can be accepted, too.
                 if random.below(2) == 0 {
                     trail.accept(&values);
                     std::mem::swap(&mut standing, &mut full);

@@ -1,34 +1,33 @@
-//! Devices that are not here: what an op would take on them, from their vendors' data sheets.
+//! Devices that are not present: times of ops on them, from their vendors' data sheets.
 //!
 //! ```text
 //! seconds of an op = LAUNCH + max(FLOPs / (peak * reach) + RAMP, bytes / (bandwidth * reach))
 //! ```
 //!
-//! a roofline. What kernels reach of the peak and of the bandwidth is known by generation (`reach.rs`), from published
-//! throughputs, and so is how far off the model is ([`Modelled::error`]). Only products (convolutions, fully connected
-//! layers, attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)),
-//! where x_half is what the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
+//! a roofline. The shares of the peak and of the bandwidth that kernels reach are known by generation (`reach.rs`), from
+//! published throughputs, and so is the error of the model ([`Modelled::error`]). Only products (convolutions, fully connected
+//! layers, attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)), where
+//! x_half is the number of FLOPs that the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
 //!
-//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two alternatives: `implicit_gemm`, the usual
-//! one, direct and without workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were)
-//! for 3x3, `fft` (tiles of 32x32) for larger windows: its products in f32 at the rate of direct ones, and everything that
-//! is transformed written and read once. The workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts
-//! of the batch where that is less. Winograd's kernels that transform as they go, without workspace, are left out: fitted
-//! beside these two they came out no faster than direct products.
+//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two alternatives: `implicit_gemm`, the usual one,
+//! direct and without workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products instead of 144) for 3x3,
+//! `fft` (tiles of 32x32) for larger windows: its products in f32 at the rate of direct ones, and all transformed data written
+//! and read once. The workspace is the transformed data, at most [`WORKSPACE_MOST`] at once, in parts of the batch if that is
+//! less. Winograd's kernels that transform on the fly, without workspace, are left out: fitted together with these two they came
+//! out no faster than direct products.
 //!
-//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, alternatives are the same. So
-//! it is never slower.
+//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, alternatives are the same. So it is
+//! never slower.
 //!
-//! **bf16** halves the bytes of feature maps, and products are tensor cores', whose bf16 peak is twice that of TF32 or more.
-//! No throughput in bf16 is among the published rows: products are taken to reach the share of that peak that they reach of
-//! the one in TF32, since operands are half as long where tensor cores are twice as fast. Fast alternatives, whose products
-//! are f32, are left out.
+//! **bf16** halves the bytes of activations, and products are tensor cores', whose bf16 peak is twice that of TF32 or more. The
+//! published rows have no throughput in bf16: products are assumed to reach the same share of that peak as of the TF32 peak,
+//! since operands are half as long where tensor cores are twice as fast. Fast alternatives, whose products are f32, are left out.
 //!
-//! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured
-//! (§6.1: 12.2 GB/s of 15.75), each way, since all of these devices have two copy engines.
+//! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured (§6.1:
+//! 12.2 GB/s of 15.75), in each direction, since all of these devices have two copy engines.
 //!
-//! What it deliberately does not do: clocks that fall, other kernels' fusions, caches, what transfers do to ops. Nothing of
-//! it is a measurement, and a profile made of it says so ([`Machine::modelled`]).
+//! This module deliberately models no falling clocks, other kernels' fusions, caches, or effects of transfers on ops. None of its
+//! numbers is a measurement, and a profile made of it states that ([`Machine::modelled`]).
 
 mod reach;
 mod sheets;
@@ -51,52 +50,51 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision, Seconds};
 use std::collections::HashMap;
 use std::fmt;
 
-/// What starting an op takes: from one kernel's end to the next one's begin in a stream that is never empty.
+/// Seconds to start an op: from one kernel's end to the next one's begin in a stream that is never empty.
 pub const LAUNCH: Seconds = Seconds(5e-6);
 
-/// What a product takes longer than its FLOPs at the best rate: until all multiprocessors are busy, and while the last ones
+/// Additional seconds of a product beyond its FLOPs at the best rate: until all multiprocessors are busy, and while the last ones
 /// are.
 pub const RAMP: Seconds = Seconds(10e-6);
 
-/// Kernels compute products in tiles with sides of a multiple of this: a product with fewer rows or columns leaves the rest
-/// idle.
+/// Kernels compute products in tiles with sides of a multiple of this: a product with fewer rows or columns leaves the rest idle.
 const TILE: u64 = 32;
 
-/// The latency of a transfer.
+/// Latency of a transfer.
 const LATENCY: Seconds = Seconds(10e-6);
 
 /// The share of a PCIe link's rate that transfers of page-locked memory get: 12.2 GB/s of 15.75 GB/s (Euro-Par'20 §6.1).
 const PCIE_SHARE: f64 = 12.2 / 15.75;
 
-/// The most workspace that a fast alternative takes, but for what the weights need.
+/// Maximum workspace of a fast alternative, except for the part that the weights need.
 pub const WORKSPACE_MOST: Bytes = Bytes(1 << 30);
 
-/// The usual alternative of a convolution that has two.
+/// Usual alternative of a convolution that has two.
 pub const USUAL: &str = "implicit_gemm";
 
-/// The fast alternatives, for windows of 3x3 and for larger ones.
+/// Fast alternatives, for windows of 3x3 and for larger ones.
 pub const FAST: [&str; 2] = ["winograd", "fft"];
 
-/// The sheet of a device.
+/// Returns the sheet of a device.
 pub fn sheet(name: &str) -> Option<&'static Sheet> {
     SHEETS.iter().find(|sheet| sheet.name == name)
 }
 
-/// The names of all of them, as a sentence lists them.
+/// Returns the names of all devices, as a sentence lists them.
 pub fn names() -> String {
     SHEETS.map(|sheet| sheet.name).join(", ")
 }
 
-/// A device of which only the data sheet is known.
+/// Device of which only the data sheet is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Modelled {
-    /// What is known.
+    /// Data sheet of the device.
     pub sheet: &'static Sheet,
-    /// What its kernels reach of that: its generation's.
+    /// Shares of the sheet's numbers that its generation's kernels reach.
     pub reach: Reach,
-    /// In what convolutions and matrix products multiply; in TF32 or bf16 only where the sheet has that peak.
+    /// Input precision of convolutions and matrix products; TF32 or bf16 only if the sheet has that peak.
     pub precision: Precision,
-    /// Whether convolutions have a fast alternative with workspace beside the usual one; in bf16 none has.
+    /// `true` if convolutions have a fast alternative with workspace next to the usual one; in bf16 none has.
     pub fast_alternatives: bool,
 }
 
@@ -113,12 +111,12 @@ impl fmt::Display for Modelled {
 }
 
 impl Modelled {
-    /// A device in f32, with all its ways.
+    /// Returns a device in f32, with all alternatives.
     pub fn new(sheet: &'static Sheet) -> Modelled {
         Modelled { sheet, reach: sheet.generation.reach, precision: Precision::F32, fast_alternatives: true }
     }
 
-    /// Its link.
+    /// Returns its link.
     pub fn link(&self) -> Link {
         // 8, 16, 32 GT/s a lane, 128 of 130 bits of them data.
         let lane = f64::from(1u32 << self.sheet.pcie) * GB * 128.0 / 130.0 / 8.0;
@@ -126,25 +124,25 @@ impl Modelled {
         Link { latency_seconds: LATENCY, duplex: Duplex::Full, ..Link::symmetric(rate) }
     }
 
-    /// How far its times may be off those of the device: nine of ten are off by no more, as a share.
+    /// Returns the error of its times as a share: nine of ten are off by no more.
     pub fn error(&self) -> f64 {
         let [in_f32, in_tf32] = self.sheet.generation.errors;
         match self.precision {
             Precision::F32 => in_f32,
-            // Nothing was published of it: the larger of the two.
+            // Nothing was published about it: the larger of the two.
             Precision::Tf32Convolutions => in_f32.max(in_tf32),
             Precision::Tf32 => in_tf32,
-            // Nor of bf16, of any generation.
+            // Nor about bf16, for any generation.
             Precision::Bf16 => GENERATIONS.iter().flat_map(|of| of.errors).fold(0.0, f64::max),
         }
     }
 
-    /// FLOP/s that products reach without tensor cores.
+    /// Returns the FLOP/s that products reach without tensor cores.
     fn f32_products(&self) -> f64 {
         self.sheet.f32_peak * self.reach.products
     }
 
-    /// FLOP/s that the products of a call reach: of tensor cores where they are allowed and faster.
+    /// Returns the FLOP/s that the products of a call reach: of tensor cores if they are allowed and faster.
     fn products(&self, call: &Call) -> f64 {
         let f32 = self.f32_products();
         // Attention multiplies matrices.
@@ -160,12 +158,12 @@ impl Modelled {
         }
     }
 
-    /// Seconds that the usual alternative of a call computes.
+    /// Returns the compute seconds of the usual alternative of a call.
     fn computing(&self, call: &Call) -> f64 {
         filled(call).map_or(0.0, |filled| call.flops() as f64 / (self.products(call) * filled) + RAMP.0)
     }
 
-    /// How it runs a call: the usual alternative first.
+    /// Returns the alternatives of a call, the usual one first.
     pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self.transformed(call) {
             Some(fast) => {
@@ -176,13 +174,13 @@ impl Modelled {
         }
     }
 
-    /// The fast alternative of a call, where it has one.
+    /// Returns the fast alternative of a call, if it has one.
     fn transformed(&self, call: &Call) -> Option<Transformed> {
         let fast = self.fast_alternatives && self.precision != Precision::Bf16;
         convolution(call).filter(|_| fast).and_then(Transformed::new)
     }
 
-    /// What an op takes in each of its ways.
+    /// Returns the bytes and seconds of an op in each of its alternatives.
     fn ways(&self, program: &Program, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Way> {
         let memory = self.sheet.bandwidth * self.reach.memory;
         let bytes = touched(&program.trace, regions, program.feature_maps, kernel);
@@ -192,22 +190,21 @@ impl Modelled {
             let transforming = fast.transforms / memory;
             // Libraries transform in f32 only.
             let products = (fast.flops / self.f32_products() + RAMP.0).max(transforming);
-            // What is transformed is written and read once.
+            // Transformed data is written and read once.
             (bytes + 2.0 * fast.transforms, products + transforming + streaming)
         });
         let way = |(bytes, seconds)| Way { bytes, seconds: LAUNCH + Seconds(seconds) };
         [Some(usual), fast].into_iter().flatten().map(way).collect()
     }
 
-    /// By op of a program, what each of its ways takes.
+    /// By op of a program: the bytes and seconds of each of its alternatives.
     fn all_ways(&self, program: &Program) -> Vec<Vec<Way>> {
         let sizes = program.resident.iter().map(|region| (region.offset, Bytes(4 * region.elements())));
         let regions: HashMap<Bytes, Bytes> = sizes.collect();
         program.kernels.iter().map(|kernel| self.ways(program, &regions, kernel)).collect()
     }
 
-    /// By op of a program that it has filled: average bytes per second between processors and memory, by its fastest
-    /// alternative.
+    /// By op of a program that it has filled: average bytes per second between processors and memory, by its fastest alternative.
     pub fn bandwidths(&self, program: &Program) -> Vec<f64> {
         let fastest = |ways: Vec<Way>| {
             let fastest = ways.into_iter().min_by(|a, b| a.seconds.0.total_cmp(&b.seconds.0));
@@ -229,7 +226,7 @@ impl Modelled {
         }
     }
 
-    /// What a measurement would stand on.
+    /// Returns the machine that a measurement would name.
     pub fn machine(&self, plimsoll: &str) -> Machine {
         Machine {
             device: self.to_string(),
@@ -245,7 +242,7 @@ impl Modelled {
         }
     }
 
-    /// A profile as if these programs of a network, ascending in batch and filled, had been measured, each op once.
+    /// Returns a profile as if these programs of a network, ascending in batch and filled, had been measured, each op once.
     pub fn profile(
         &self,
         network: &NetworkSpec,
@@ -284,14 +281,14 @@ impl Modelled {
     }
 }
 
-/// What one way of an op takes.
+/// Cost of one alternative of an op.
 struct Way {
     /// Between processors and memory.
     bytes: f64,
     seconds: Seconds,
 }
 
-/// One sample of every op.
+/// Returns one sample of every op.
 fn samples(trace: &Trace) -> BatchSamples {
     let ops = trace.ops.iter().map(|op| OpSamples {
         name: op.name.clone(),
@@ -313,7 +310,7 @@ fn samples(trace: &Trace) -> BatchSamples {
     BatchSamples { iteration_seconds: vec![trace.compute_seconds()], ops, ..BatchSamples::none(trace.batch) }
 }
 
-/// The bytes that a kernel of a program with this trace, these regions and these feature maps reads and writes.
+/// Returns the bytes that a kernel of a program with this trace, these regions and these activations reads and writes.
 fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, kernel: &Kernel) -> f64 {
     let each = feature_maps.bytes() as f64;
     match kernel.call {
@@ -332,7 +329,7 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, 
         Call::AttentionBackward { shape, .. } => 9.0 * each * pairs(shape),
         _ => 0.0,
     };
-    // Statistics need a pass of their own over what is read.
+    // Statistics need a separate pass over the input.
     let reads = match kernel.call {
         Call::BatchNormForward { .. } | Call::BatchNormBackward { .. } => 2.0,
         _ => 1.0,
@@ -344,7 +341,7 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, 
     let bytes = kernel.specified().map(|(operand, spec)| {
         let bytes = match operand {
             Operand::Tensor(tensor) => trace.tensors[tensor.index()].bytes,
-            // Of its table an embedding reads a row for each token, which is what it writes.
+            // An embedding reads one row of its table per token, as much as it writes.
             Operand::Resident(_) if matches!(kernel.call, Call::EmbeddingForward { .. }) => written,
             Operand::Resident(offset) => regions.get(&offset).copied().unwrap_or_default(),
         };
@@ -358,12 +355,12 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, 
     bytes.sum::<f64>() + scores
 }
 
-/// How many scores attention has.
+/// Returns the number of attention scores.
 fn pairs(shape: AttentionShape) -> f64 {
     shape.batch as f64 * shape.heads as f64 * (shape.length as f64).powi(2)
 }
 
-/// The shape of a convolution, in any of its three passes.
+/// Returns the shape of a convolution, in any of its three passes.
 fn convolution(call: &Call) -> Option<&ConvShape> {
     match call {
         Call::ConvForward { shape }
@@ -373,7 +370,7 @@ fn convolution(call: &Call) -> Option<&ConvShape> {
     }
 }
 
-/// What of its tiles a product fills; none for a call that is no product.
+/// Returns the share of its tiles that a product fills; `None` for a call that is no product.
 fn filled(call: &Call) -> Option<f64> {
     let (rows, columns) = match call {
         Call::ConvForward { shape } => (positions(shape), shape.out_channels / shape.groups),
@@ -392,29 +389,29 @@ fn filled(call: &Call) -> Option<f64> {
     Some(of(rows.max(1)) * of(u64::from(columns.max(1))))
 }
 
-/// The outputs of a convolution in one channel.
+/// Returns the outputs of a convolution in one channel.
 fn positions(shape: &ConvShape) -> u64 {
     shape.batch * u64::from(shape.output[0]) * u64::from(shape.output[1])
 }
 
-/// Whether a convolution neither steps nor is spread.
+/// Returns `true` if a convolution has neither stride nor dilation.
 fn plain(shape: &ConvShape) -> bool {
     shape.window.stride == [1; 2] && shape.window.dilation == [1; 2]
 }
 
-/// A convolution by transforms of its tiles.
+/// Convolution by transforms of its tiles.
 struct Transformed {
     name: &'static str,
-    /// Of the products of transformed tiles.
+    /// FLOPs of the products of transformed tiles.
     flops: f64,
-    /// Bytes of all that is transformed.
+    /// Bytes of all transformed data.
     transforms: f64,
-    /// What of it is there at once.
+    /// Bytes of it that are present at once.
     workspace: Bytes,
 }
 
 impl Transformed {
-    /// None for a window that is small, or that steps or is spread.
+    /// Returns `None` for a small window, or one with stride or dilation.
     fn new(shape: &ConvShape) -> Option<Transformed> {
         let window = &shape.window;
         let [rows, columns] = window.size;

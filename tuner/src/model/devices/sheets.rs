@@ -1,37 +1,38 @@
-//! The data sheets of the devices that are modelled, and of others of their generations whose throughputs were published.
+//! Data sheets of the modelled devices, and of other devices of their generations whose throughputs were published.
 //!
-//! What it deliberately does not do: say what kernels reach of a sheet's numbers; that is known by generation (`reach.rs`).
+//! This file deliberately does not state the shares of a sheet's numbers that kernels reach; these are known by generation
+//! (`reach.rs`).
 
 use super::reach::{ADA, AMPERE, Generation, HOPPER, KEPLER, MAXWELL, PASCAL, VOLTA};
 use plimsoll_ir::Bytes;
 
-/// What a device's vendor says of it.
+/// Vendor's data sheet of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sheet {
-    /// As a command line takes it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The product.
+    /// Product name.
     pub product: &'static str,
-    /// Its memory.
+    /// Device memory.
     pub memory: Bytes,
-    /// The host's memory, of a machine in which it is common: what there is for one such device, all of it. Where that is from
-    /// stands beside the number.
+    /// Host memory of a machine in which the device is common: the whole share of one such device. Each number has its source
+    /// next to it.
     pub host: Bytes,
     /// Peak f32 FLOP/s, without tensor cores.
     pub f32_peak: f64,
-    /// Peak TF32 FLOP/s of its tensor cores, without sparsity; none where they have no TF32.
+    /// Peak TF32 FLOP/s of its tensor cores, without sparsity; `None` if they have no TF32.
     pub tf32_peak: Option<f64>,
-    /// Peak bf16 FLOP/s of its tensor cores with sums in f32, without sparsity; none where they have no bf16.
+    /// Peak bf16 FLOP/s of its tensor cores with sums in f32, without sparsity; `None` if they have no bf16.
     pub bf16_peak: Option<f64>,
     /// Bytes per second between processors and memory.
     pub bandwidth: f64,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
     /// Generation of its PCIe link, which is 16 lanes wide.
     pub pcie: u32,
-    /// What its kernels reach of these numbers.
+    /// Generation, with the shares of these numbers that its kernels reach.
     pub generation: &'static Generation,
-    /// Where the numbers are from.
+    /// Source of the numbers.
     pub source: &'static str,
 }
 
@@ -39,7 +40,7 @@ pub(super) const GB: f64 = 1e9;
 const TERA: f64 = 1e12;
 const GIB: u64 = 1 << 30;
 
-/// The devices that are modelled, in the order of their years.
+/// Modelled devices, in the order of their years.
 pub const SHEETS: [Sheet; 8] = [
     Sheet {
         name: "k40",
@@ -60,7 +61,7 @@ pub const SHEETS: [Sheet; 8] = [
         name: "m40",
         product: "NVIDIA Tesla M40 24 GB",
         memory: Bytes(24 * GIB),
-        // AccUDNN §6.1: 128 GB beside each M40.
+        // AccUDNN §6.1: 128 GB per M40.
         host: Bytes(128 * GIB),
         f32_peak: 6.84 * TERA,
         tf32_peak: None,
@@ -90,7 +91,7 @@ pub const SHEETS: [Sheet; 8] = [
         name: "v100",
         product: "NVIDIA Tesla V100 PCIe 16 GB",
         memory: Bytes(16 * GIB),
-        // AWS p3.2xlarge: 61 GiB beside one V100.
+        // AWS p3.2xlarge: 61 GiB for one V100.
         host: Bytes(61 * GIB),
         f32_peak: 14.0 * TERA,
         tf32_peak: None,
@@ -105,7 +106,7 @@ pub const SHEETS: [Sheet; 8] = [
         name: "a100-40gb",
         product: "NVIDIA A100 40 GB PCIe",
         memory: Bytes(40 * GIB),
-        // AWS p4d.24xlarge: 1,152 GiB beside eight A100.
+        // AWS p4d.24xlarge: 1,152 GiB for eight A100.
         host: Bytes(144 * GIB),
         f32_peak: 19.5 * TERA,
         tf32_peak: Some(156.0 * TERA),
@@ -135,7 +136,7 @@ pub const SHEETS: [Sheet; 8] = [
         name: "h100",
         product: "NVIDIA H100 SXM5 80 GB",
         memory: Bytes(80 * GIB),
-        // AWS p5.48xlarge: 2 TiB beside eight H100.
+        // AWS p5.48xlarge: 2 TiB for eight H100.
         host: Bytes(256 * GIB),
         f32_peak: 67.0 * TERA,
         tf32_peak: Some(494.5 * TERA),
@@ -151,7 +152,7 @@ pub const SHEETS: [Sheet; 8] = [
         name: "h200",
         product: "NVIDIA H200 SXM 141 GB",
         memory: Bytes(141_000_000_000),
-        // AWS p5e.48xlarge: 2 TiB beside eight H200.
+        // AWS p5e.48xlarge: 2 TiB for eight H200.
         host: Bytes(256 * GIB),
         f32_peak: 67.0 * TERA,
         tf32_peak: Some(494.5 * TERA),
@@ -164,8 +165,8 @@ pub const SHEETS: [Sheet; 8] = [
     },
 ];
 
-/// Devices of the same generations, which are not offered: throughputs of them were published, and tell of their generation.
-/// What a model of them does not ask (memory, host, link) is that of the device that is offered.
+/// Devices of the same generations that are not offered: published throughputs of them inform their generation. Numbers that the
+/// model does not use (memory, host, link) are those of the device that is offered.
 pub const SIBLINGS: [Sheet; 8] = [
     Sheet {
         name: "titan-x-maxwell",

@@ -1,11 +1,11 @@
 //! Best fit in a given order, and hill climbing over orders.
 //!
-//! Each item in turn goes into the narrowest hole that is free for as long as it lives. The orders weigh size against
-//! length of life; then what lies highest is moved to the front, as long as the pool grows no higher. Plans whose long
-//! lives are few fit like this at once.
+//! Each item in turn goes into the narrowest hole that is free for its whole life. The orders weigh size against length of life;
+//! then the highest items are moved to the front, as long as the pool grows no higher. This places plans with few long lives at
+//! once.
 //!
-//! What this file does not do: place an item among others of the same time better than one by one; see the sweeps and
-//! the tree for that.
+//! This file deliberately places items one by one, and does not optimise several items of the same time together; the sweeps and
+//! the tree do.
 
 use super::{Addresses, Block, Effort, Item, ItemId, Taken, end, padded};
 use crate::numbers::counted;
@@ -13,34 +13,34 @@ use crate::random::Random;
 use plimsoll_ir::Bytes;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// What is weighed: powers of size and of life.
+/// Weights of the orders: powers of size and of life.
 const ORDERS: [(f64, f64); 8] =
     [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 0.25), (1.0, 2.0), (2.0, 1.0)];
 
-/// How much worse than now an order may be, as a mean share of the excess.
+/// Mean excess of an accepted order over the current one, as a share.
 const PATIENCE: f64 = 0.1;
 
-/// A search over orders that can be continued.
+/// Search over orders that can be continued.
 pub(super) struct Fits<'a> {
     items: &'a TiSlice<ItemId, Item>,
     alignment: u64,
     limit: u64,
     shelf: Shelf,
-    /// How many of [`ORDERS`] were tried.
+    /// Number of [`ORDERS`] that were tried.
     tried: usize,
-    /// The order with the least excess so far, and what it gave.
+    /// Order with the smallest excess so far, and its result.
     order: Vec<ItemId>,
     current: Fit,
-    /// An order is given up where its excess is more than this.
+    /// Excess above which an order is given up.
     bar: u64,
-    /// The lowest of all.
+    /// Lowest addresses of all.
     lowest: Option<Addresses>,
 }
 
-/// What an order gives.
+/// Result of an order.
 struct Fit {
     offsets: TiVec<ItemId, u64>,
-    /// How far the items' ends lie above the limit, summed up: it tells more than the height of whether a change helps.
+    /// Bytes by which the items' ends lie above the limit, summed up. It shows better than the height if a change helps.
     excess: u64,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Fits<'a> {
         }
     }
 
-    /// Begins with an order that is known; or with none.
+    /// Begins with a known order; or with none.
     pub fn begin(&mut self, order: &[ItemId], effort: &mut Effort<'_>) {
         let known = order.len() == self.items.len() && !effort.spent();
         if let Some(found) = known.then(|| self.fit(order, 0, effort)).flatten() {
@@ -69,7 +69,7 @@ impl<'a> Fits<'a> {
         }
     }
 
-    /// The order with the least excess so far; empty where there is none.
+    /// Returns the order with the smallest excess so far; empty if there is none.
     pub fn order(&self) -> &[ItemId] {
         &self.order
     }
@@ -107,23 +107,23 @@ impl<'a> Fits<'a> {
             } else {
                 order[to..=from].rotate_right(1);
             }
-            // A little worse is good enough, or the climb would end on the next hill.
+            // Slightly worse is good enough, or the climb would end in a local optimum.
             let worse = 1.0 - PATIENCE * (1.0 - random.unit()).ln();
             self.bar = Bytes(self.current.excess).share(worse).0;
-            // What comes before the change lies where it lay.
+            // Items before the change keep their places.
             if let Some(found) = self.fit(&order, to, effort) {
                 (self.order, self.current) = (order, found);
             }
         }
     }
 
-    /// The lowest so far.
+    /// Returns the lowest addresses so far.
     pub fn lowest(&self) -> Option<&Addresses> {
         self.lowest.as_ref()
     }
 
-    /// Places all items in this order, the first `known` of them as they are in `current`; none where its excess is
-    /// more than `bar`, or the effort is spent.
+    /// Places all items in this order, the first `known` of them as in `current`; `None` if the excess is more than `bar`, or the
+    /// effort is spent.
     fn fit(&mut self, order: &[ItemId], known: usize, effort: &mut Effort<'_>) -> Option<Fit> {
         let mut offsets: TiVec<ItemId, u64> = vec![0; self.items.len()].into();
         let (mut excess, mut height) = (0u64, 0);
@@ -160,10 +160,10 @@ impl<'a> Fits<'a> {
     }
 }
 
-/// The start of the narrowest hole left by ranges of offsets that an item may not have, each given as the first
-/// forbidden and the first allowed again; the space above all counts as the widest.
+/// Returns the start of the narrowest hole between ranges of forbidden offsets, each given as the first forbidden and the first
+/// allowed offset after it; the space above all counts as the widest.
 fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
-    // Most of them come in order: see the shelf.
+    // Most of them are in order already: see the shelf.
     forbidden.sort_by_key(|range| range.0);
     let (mut free, mut best) = (0u64, None::<(u64, u64)>);
     for &(from, until) in forbidden.iter() {
@@ -180,21 +180,20 @@ fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
     best.map_or(free, |b| b.1)
 }
 
-/// What is placed, found by time. Every list is in order of the lowest byte, so that what is gathered from several needs
-/// little sorting.
+/// Placed items, indexed by time. Every list is in order of the lowest byte, so that the union of several needs little sorting.
 struct Shelf {
-    /// The slots of a stretch.
+    /// Number of slots of a stretch.
     stretch: usize,
-    /// By stretch: what begins in it.
+    /// By stretch: blocks that begin in it.
     begins: Vec<Vec<Taken>>,
-    /// By stretch: what is there at some slot of it.
+    /// By stretch: blocks that are present at some slot of it.
     there: Vec<Vec<Taken>>,
 }
 
-/// The shortest stretch, in slots.
+/// Shortest stretch, in slots.
 const STRETCH: usize = 16;
 
-/// The stretches that an item lies across on average, at most: what the shelf takes of the memory.
+/// Maximum mean number of stretches per item, which limits the shelf's memory.
 const ACROSS: usize = 64;
 
 impl Shelf {
@@ -209,12 +208,12 @@ impl Shelf {
         self.begins.iter_mut().chain(&mut self.there).for_each(Vec::clear);
     }
 
-    /// The first and the last stretch of a block.
+    /// Returns the first and the last stretch of a block.
     fn across(&self, block: &Block) -> (usize, usize) {
         (block.slots.start.index() / self.stretch, (block.slots.end.index() - 1) / self.stretch)
     }
 
-    /// Gives how many places it was put in.
+    /// Adds a block. Returns the number of lists it was added to.
     fn put(&mut self, block: &Block, offset: u64) -> usize {
         let taken = Taken::new(block, offset);
         let (first, last) = self.across(block);
@@ -223,7 +222,7 @@ impl Shelf {
         1 + last - first
     }
 
-    /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
+    /// Adds the offsets that an item may not have because of its part `part`. Returns the number of blocks examined.
     fn conflicts(&self, part: &Block, forbidden: &mut Forbidden) -> usize {
         let (first, last) = self.across(part);
         let mut looked = 1;
@@ -232,8 +231,8 @@ impl Shelf {
             looked += list.len() + 1;
             let ranges = forbidden.room(list.len());
             let mut count = 0;
-            // Some meet the part and some do not, in no order that a processor could guess: each is written down, and the
-            // next over it where it does not count.
+            // Some meet the part and some do not, in no order that a processor could predict: each is written, and the next
+            // overwrites it if it does not count.
             for t in list {
                 let (range, meets) = t.forbids(part);
                 ranges[count] = range;
@@ -245,16 +244,16 @@ impl Shelf {
     }
 }
 
-/// Ranges of offsets that an item may not have, each given as the first forbidden and the first allowed again.
+/// Ranges of forbidden offsets, each given as the first forbidden and the first allowed offset after it.
 #[derive(Default)]
 struct Forbidden {
     ranges: Vec<(u64, u64)>,
-    /// How many of them there are; the others are room.
+    /// Number of ranges; the other entries are spare room.
     count: usize,
 }
 
 impl Forbidden {
-    /// Room for so many more.
+    /// Returns room for this many more.
     fn room(&mut self, more: usize) -> &mut [(u64, u64)] {
         let until = self.count + more;
         if self.ranges.len() < until {

@@ -1,11 +1,11 @@
-//! A walk through time that knows the holes between what is there, for items by the hundred thousand, or hundreds at a time.
+//! A walk through time that indexes the holes between items, for hundreds of thousands of items, or hundreds at a time.
 //!
-//! As in a sweep of one state, every item is placed when it comes, forward or backward, at an end of a hole, best beside
-//! a neighbour that goes when it goes. But not every hole is looked at: only those that it fits best by size, and those
-//! whose neighbours go at about its time. Both are found in ordered sets, so that an item costs the logarithm of what is
-//! there, where a sweep goes through all of it.
+//! As in a sweep of one state, every item is placed when it comes, forward or backward, at an end of a hole, preferably next to a
+//! neighbour that goes when it goes. But the walk examines only some holes: those that it fits best by size, and those whose
+//! neighbours go at about its time. Both are found in ordered sets, so that an item costs the logarithm of the number of items
+//! present, while a sweep goes through all of them.
 //!
-//! What this file does not do: use the holes inside an item. Its hull is taken as long as any part of it is there.
+//! This file deliberately does not use the holes inside an item. Its hull is taken as long as any part of it is present.
 
 use super::sweep::{Away, Taste, Time};
 use super::{Addresses, Effort, Item, ItemId, padded, trimmed};
@@ -16,24 +16,24 @@ use std::collections::BTreeSet;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A stretch of the pool.
+    /// Stretch of the pool.
     StretchId, "stretch");
 
-/// Holes that are looked at for an item: by size, and by time in each direction.
+/// Holes examined for an item: by size, and by time in each direction.
 const LOOKS: usize = 8;
 
-/// The work of placing an item, whatever is there: some tenths of a microsecond.
+/// Fixed work of placing an item: some tenths of a microsecond.
 const WORK: u64 = 30;
 
-/// A stretch of the pool, either free or taken by one item; the last is free and has no end.
+/// Stretch of the pool, either free or taken by one item; the last is free and has no end.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     low: u64,
     high: u64,
-    /// The stretches below and above it; none at the ends of the pool.
+    /// Stretches below and above it; `None` at the ends of the pool.
     before: Option<StretchId>,
     after: Option<StretchId>,
-    /// When the item goes; none for a hole.
+    /// End of the item's life; `None` for a hole.
     until: Option<Slot>,
 }
 
@@ -45,19 +45,19 @@ struct Pool<'a> {
     spare: Vec<StretchId>,
     last: StretchId,
     height: u64,
-    /// Holes but the last one: by bytes, and by when each neighbour goes.
+    /// Holes except the last one: by bytes, and by the time when each neighbour goes.
     by_size: BTreeSet<(u64, StretchId)>,
     by_time: BTreeSet<(Slot, StretchId)>,
 }
 
-/// What is to be placed, its time turned.
+/// Item to place, its time turned.
 struct Piece {
     size: u64,
     alignment: u64,
     until: Slot,
 }
 
-/// Where it may be placed.
+/// Possible place.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     cost: f64,
@@ -65,7 +65,7 @@ struct Choice {
     hole: StretchId,
 }
 
-/// Offsets for all items, at most `limit` high where that is found; none where the effort ended on the way.
+/// Returns offsets for all items, at most `limit` high if that is found; `None` if the effort ended first.
 pub fn walk(
     items: &TiSlice<ItemId, Item>,
     alignment: u64,
@@ -121,14 +121,14 @@ impl<'a> Pool<'a> {
         &mut self.stretches[stretch]
     }
 
-    /// When what lies below and above a hole goes; at once for the ends of the pool.
+    /// Returns the slots at which the stretches below and above a hole go; at once for the ends of the pool.
     fn edges(&self, hole: StretchId) -> [Slot; 2] {
         let Stretch { before, after, .. } = self.stretches[hole];
         let until = |n: StretchId| self.stretches[n].until.expect("holes side by side are one");
         [before, after].map(|neighbour| neighbour.map_or(Slot::START, until))
     }
 
-    /// Puts a hole into both sets.
+    /// Adds a hole to both sets.
     fn list(&mut self, hole: StretchId) {
         if hole != self.last {
             let Stretch { low, high, .. } = self.stretches[hole];
@@ -137,7 +137,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Takes it out of them, as long as its neighbours are what they were.
+    /// Removes a hole from both sets, while its neighbours are unchanged.
     fn unlist(&mut self, hole: StretchId) {
         if hole != self.last {
             let Stretch { low, high, .. } = self.stretches[hole];
@@ -146,7 +146,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// The cheapest end of those holes that are looked at.
+    /// Returns the cheapest end of the examined holes.
     fn choose(&self, piece: &Piece, random: &mut Random) -> Choice {
         let mut best: Option<Choice> = None;
         let mut offer = |hole: StretchId| self.ends(hole, piece, random, &mut best);
@@ -182,8 +182,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Takes a part of a hole, which falls into what is left below, what is taken and what is left above. Gives the
-    /// stretch that is taken.
+    /// Takes a part of a hole, which splits into the rest below, the taken stretch and the rest above. Returns the taken stretch.
     fn take(&mut self, choice: Choice, piece: &Piece) -> StretchId {
         let Choice { offset, hole, .. } = choice;
         self.unlist(hole);
@@ -191,7 +190,7 @@ impl<'a> Pool<'a> {
         let top = offset.saturating_add(piece.size);
         self.height = self.height.max(top);
         let below = (low < offset).then(|| self.cut(hole, offset));
-        // What is left above keeps the hole's name, so that the last one is always the last.
+        // The rest above keeps the hole's id, so that the last one is always the last.
         let taken = if top < high || hole == self.last { self.cut(hole, top) } else { hole };
         self.at(taken).until = Some(piece.until);
         below.into_iter().for_each(|below| self.list(below));
@@ -201,7 +200,7 @@ impl<'a> Pool<'a> {
         taken
     }
 
-    /// Cuts off what lies below `at`, as a hole of its own.
+    /// Cuts off the part below `at`, as a separate hole.
     fn cut(&mut self, hole: StretchId, at: u64) -> StretchId {
         let Stretch { low, before, .. } = self.stretches[hole];
         let part = Stretch { low, high: at, before, after: Some(hole), until: None };
@@ -220,7 +219,7 @@ impl<'a> Pool<'a> {
         name
     }
 
-    /// Frees a stretch, and joins it with the holes beside it.
+    /// Frees a stretch, and joins it with the adjacent holes.
     fn free(&mut self, stretch: StretchId) {
         let Stretch { before, after, .. } = self.stretches[stretch];
         let is_free = |n: &StretchId| self.stretches[*n].until.is_none();

@@ -1,41 +1,41 @@
-//! Static addresses: where in the pool each thing lies, so that things which are there at the same time share no byte.
+//! Static addresses: the place of each item in the pool, so that items present at the same time share no byte.
 //!
 //! # The data
 //!
-//! An [`Item`] is placed as one: a tensor with a home of its own, or the workspace of a step. It is made of [`Block`]s,
-//! each some of its bytes during some slots; a tensor of which one piece leaves and returns while the rest stays has
-//! several, and others may lie in the hole meanwhile. [`assign`] gives every item an offset such that no two blocks of
-//! different items share a byte during a slot.
+//! An [`Item`] is placed as a unit: a tensor with a separate home, or the workspace of a step. It consists of [`Block`]s, each
+//! some of its bytes during some slots; a tensor of which one piece leaves and returns while the rest stays has several, and
+//! other items may lie in the hole meanwhile. [`assign`] gives every item an offset such that no two blocks of different items
+//! share a byte during a slot.
 //!
 //! # The way
 //!
-//! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing
-//! (sweeps of one state, or, where much is there at a time, what `holes.rs` does instead):
+//! Three searches, each in a separate file, run until the pool's limit is met, after two walks that cost almost nothing (sweeps
+//! of one state, or, if many items are present at a time, the walks of `holes.rs`):
 //!
 //! 1. `fit.rs`: best fit in several orders, and hill climbing over them, for lives that are mostly short.
 //! 2. `sweep.rs`: walks through time that keep several states, for pools that are full all the time.
-//! 3. `tree.rs`: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
-//!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
+//! 3. `tree.rs`: from the bottom up with all possible inference, for limits that leave no slack at all. It searches completely
+//!    for items that are solid, and is the only one that pays for a few hundred items with many conflicts.
 //!
-//! Each stays for what is lost without it. Of the 171 plans of the zoo (`WITHOUT=walks cargo test --release -p plimsoll-tuner
-//! --test main plans_of_the_zoo`, 2026-11-29) 29 change without the walks over holes, 38 without the orders of best fit
-//! (`orders`), 19 without climbing over them (`climb`), 89 without plain sweeps (`sweeps`) and 16 without those of other
-//! tastes (`tastes`). Without the tree (`tree`) none does, but of MiniMalloc's instances A to H, all of which are placed at
-//! their capacity, none is (bench `addresses`). `sections.rs` is what the tree searches.
+//! Each is needed. Of the 171 plans of the zoo (`WITHOUT=walks cargo test --release -p plimsoll-tuner --test main
+//! plans_of_the_zoo`, 2026-11-29) 29 change without the walks over holes, 38 without the orders of best fit (`orders`), 19
+//! without climbing over them (`climb`), 89 without plain sweeps (`sweeps`) and 16 without those of other tastes (`tastes`).
+//! Without the tree (`tree`) none does, but of MiniMalloc's instances A to H, all of which are placed at their capacity, none is
+//! (bench `addresses`). `sections.rs` prepares the problem of the tree.
 //!
-//! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
-//! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount
-//! of work; a unit of it is a look at one placed block, some 10 ns. Time ends them only where a caller's clock says so.
+//! The work left after the first tries is shared between them in slices that double, and quadruple for the tree: if the others do
+//! not find a solution soon, they do not find it. All are deterministic for a seed and bounded by an amount of work; a unit of it
+//! is a look at one placed block, some 10 ns. Time ends them only if the caller's clock does.
 //!
 //! # Alignment
 //!
-//! Offsets of tensors are multiples of [`ALIGNMENT`], as CUDA's own allocator gives them and as wide loads like it. A
-//! tensor whose size is no multiple of it and is small asks for less (a 64th of its size, and no less than 16, the
-//! widest single load of a GPU), so that thousands of scalars and statistics do not cost 256 bytes each.
+//! Offsets of tensors are multiples of [`ALIGNMENT`], as CUDA's own allocator returns them and as wide loads prefer. A small
+//! tensor whose size is no multiple of it needs less (a 64th of its size, and no less than 16, the widest single load of a GPU),
+//! so that thousands of scalars and statistics do not cost 256 bytes each.
 //!
-//! Two sweeps that leave nothing to chance run on two threads where that pays, with what comes of one after the other.
+//! Two deterministic sweeps run on two threads if that pays, with the same result as one after the other.
 //!
-//! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
+//! This file deliberately proves nothing about the smallest pool. [`most_alive`] is the known bound.
 
 mod fit;
 mod holes;
@@ -59,49 +59,49 @@ use tree::Forest;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// What is placed as one.
+    /// Item placed as a unit.
     ItemId, "item");
 
-/// Offsets are multiples of this where the budget allows: what GPUs and vector units like to find.
+/// Alignment of offsets if the budget allows, as GPUs and vector units prefer.
 pub const ALIGNMENT: u64 = 256;
 
-/// The least alignment of a small item, where any is asked for: the widest single load of a GPU's thread.
+/// Smallest alignment of a small item, if any is requested: the widest single load of a GPU's thread.
 pub const SMALL_ALIGNMENT: u64 = 16;
 
 /// Some bytes of an item during some slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// During which slots; not empty.
+    /// Slots during which the bytes are taken; not empty.
     pub slots: Range<Slot>,
-    /// Which bytes, counted from the item's first; not empty.
+    /// Bytes, counted from the item's first; not empty.
     pub bytes: Range<u64>,
 }
 
-/// What is placed as one.
+/// Unit of placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The slots and bytes that enclose all of it.
+    /// Slots and bytes that enclose all of it.
     pub hull: Block,
-    /// Its parts, where they differ from the hull; empty where the hull is all there is.
+    /// Its parts, if they differ from the hull; empty if the item fills the hull.
     pub blocks: Vec<Block>,
 }
 
-/// Where everything lies.
+/// Addresses of all items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// By item: the offset of its byte 0 from the start of the pool.
+    /// By item: offset of its byte 0 from the start of the pool.
     pub offsets: TiVec<ItemId, u64>,
-    /// The bytes from the start of the pool to the end of the highest block.
+    /// Bytes from the start of the pool to the end of the highest block.
     pub height: u64,
-    /// An order of the items in which best fit came near; for [`assign_like`]. Empty where best fit was not tried.
+    /// Order of the items in which best fit came near; for [`assign_like`]. Empty if best fit was not tried.
     pub order: Vec<ItemId>,
 }
 
-/// The items of a placement: one for each home with a residency, in order of home, then one for each step with a
-/// workspace, in order of step.
+/// Items of a placement: one for each home with a residency, in order of home, then one for each step with a workspace, in order
+/// of step.
 #[derive(Clone, Debug, Default)]
 pub struct Items {
-    /// The items.
+    /// All items.
     pub items: TiVec<ItemId, Item>,
     /// By residency: its item.
     pub of_residency: TiVec<ResidencyId, ItemId>,
@@ -110,7 +110,7 @@ pub struct Items {
 }
 
 impl Items {
-    /// What a placement asks addresses for. `workspace` has the bytes of every step's workspace.
+    /// Returns the items of a placement. `workspace` has the bytes of every step's workspace.
     pub fn new(placement: &Placement, workspace: &[u64]) -> Items {
         let mut items = Items::default();
         let homes = placement.residencies.iter().map(|r| r.home.next()).max().unwrap_or(HomeId(0));
@@ -158,12 +158,12 @@ impl Item {
         self.hull.bytes.end
     }
 
-    /// How many slots it is there.
+    /// Returns the number of slots of its life.
     fn life(&self) -> u32 {
         self.hull.slots.end.0 - self.hull.slots.start.0
     }
 
-    /// What its offset is a multiple of, where `alignment` (a power of two) is asked for; see the head of this file.
+    /// Returns the divisor of its offset if `alignment` (a power of two) is requested; see the head of this file.
     pub fn alignment(&self, alignment: u64) -> u64 {
         if alignment <= SMALL_ALIGNMENT || self.size().is_multiple_of(alignment) {
             return alignment;
@@ -192,8 +192,8 @@ impl Taken {
         }
     }
 
-    /// The offsets at which a block would take some of these bytes, as the first of them and the first after them; and whether
-    /// there are any.
+    /// Returns the offsets at which a block would take some of these bytes, as the first of them and the first after them; and
+    /// `true` if there are any.
     #[inline(always)]
     fn forbids(&self, block: &Block) -> ((u64, u64), bool) {
         let first = self.low.saturating_add(1).saturating_sub(block.bytes.end);
@@ -203,17 +203,17 @@ impl Taken {
     }
 }
 
-/// The most bytes that are taken during one slot: no pool is smaller.
+/// Returns the most bytes that are taken during one slot: no pool is smaller.
 pub fn most_alive(items: &TiSlice<ItemId, Item>) -> u64 {
     most_alive_in(items, 1)
 }
 
-/// The slot after the last at which anything is there.
+/// Returns the slot after the last at which anything is present.
 fn end(items: &TiSlice<ItemId, Item>) -> Slot {
     items.iter().map(|i| i.hull.slots.end).max().unwrap_or(Slot::START)
 }
 
-/// The same where every block takes a whole number of grains.
+/// Returns the most bytes taken during one slot if every block takes a whole number of grains.
 fn most_alive_in(items: &TiSlice<ItemId, Item>, grain: u64) -> u64 {
     let mut change: TiVec<Slot, i128> = vec![0; end(items).index() + 1].into();
     for block in items.iter().flat_map(Item::parts) {
@@ -229,7 +229,8 @@ fn most_alive_in(items: &TiSlice<ItemId, Item>, grain: u64) -> u64 {
     u64::try_from(most).unwrap_or(u64::MAX)
 }
 
-/// Whether the alignment alone takes too much: between starts at multiples of a grain lie whole grains.
+/// Returns `true` if the alignment alone takes too much: the space between starts at multiples of a grain is a whole number of
+/// grains.
 fn hopeless(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64) -> bool {
     let grain = items.iter().map(|item| item.alignment(alignment)).min().unwrap_or(1);
     let mut blocks = items.iter().flat_map(Item::parts);
@@ -237,20 +238,21 @@ fn hopeless(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64) -> bool {
         && most_alive_in(items, grain) > limit.saturating_add(grain - 1)
 }
 
-/// How long addresses may be looked for, and how.
+/// Limits of a search for addresses.
 #[derive(Clone, Copy)]
 pub struct Work<'a> {
     /// Looks at placed blocks, some 10 ns each.
     pub looks: u64,
-    /// Says that time is up. The best addresses so far are then given at once, once there are some.
+    /// Returns `true` once time is up. The best addresses so far are then returned at once, once there are some.
     pub expired: Option<&'a dyn Fn() -> bool>,
-    /// What the search goes without.
+    /// Tricks that the search leaves out.
     pub without: Tricks,
 }
 
 impl Work<'_> {
-    /// No more work than so many items can make use of: best fit in one order looks at each pair of items once. Every stage of
-    /// a search asks for addresses again, and without this bound seven items that missed the pool by a hair took it 10 s.
+    /// Returns the work limited to the amount that this many items can use: best fit in one order looks at each pair of items
+    /// once. Every stage of a search requests addresses again, and without this limit it took 10 s for seven items that narrowly
+    /// missed the pool.
     fn for_so_many(self, items: usize) -> Self {
         let count = counted(items);
         let most = count.saturating_pow(3).saturating_mul(ORDERS_PER_ITEM);
@@ -264,7 +266,7 @@ impl From<u64> for Work<'_> {
     }
 }
 
-/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
+/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; if there can be none, some with little
 /// work. `alignment` is a power of two.
 pub fn assign<'a>(
     items: &TiSlice<ItemId, Item>,
@@ -276,7 +278,7 @@ pub fn assign<'a>(
     assign_like(items, &[], limit, alignment, work, seed)
 }
 
-/// The same for items that are much like others for which an order is known: all items in this order, or none.
+/// Finds addresses for items that resemble others for which an order is known: all items in this order, or none.
 pub fn assign_like<'a>(
     items: &TiSlice<ItemId, Item>,
     order: &[ItemId],
@@ -285,7 +287,7 @@ pub fn assign_like<'a>(
     work: impl Into<Work<'a>>,
     seed: u64,
 ) -> Addresses {
-    // Side by side, all fit in this.
+    // Stacked, all fit in this.
     let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
     let items = compressed(items);
     let mut effort = Effort::new(work.into().for_so_many(items.len()));
@@ -304,7 +306,7 @@ pub fn assign_like<'a>(
     search.best
 }
 
-/// The same items in a time of which every instant begins or ends a block.
+/// Returns the same items in a time of which every instant begins or ends a block.
 fn compressed(items: &TiSlice<ItemId, Item>) -> TiVec<ItemId, Item> {
     let blocks = items.iter().flat_map(Item::parts);
     let mut instants: Vec<Slot> = blocks.flat_map(|b| [b.slots.start, b.slots.end]).collect();
@@ -316,17 +318,17 @@ fn compressed(items: &TiSlice<ItemId, Item>) -> TiVec<ItemId, Item> {
     items.iter().map(item).collect()
 }
 
-/// The work that is left.
+/// Remaining work.
 #[derive(Clone, Copy)]
 struct Effort<'a> {
     left: u64,
-    /// The clock is looked at when less than this is left.
+    /// The clock is checked when less than this is left.
     look_at: u64,
     work: Work<'a>,
     late: bool,
 }
 
-/// The work between two looks at the clock, some 1 ms.
+/// Work between two looks at the clock, some 1 ms.
 const BETWEEN_LOOKS: u64 = 100_000;
 
 impl<'a> Effort<'a> {
@@ -367,7 +369,7 @@ impl<'a> Effort<'a> {
         slice
     }
 
-    /// Gives back what a slice has left.
+    /// Gives back the rest of a slice.
     fn put_back(&mut self, slice: Effort<'a>) {
         self.left += slice.left;
         self.look_at = self.look_at.min(self.left);
@@ -377,25 +379,25 @@ impl<'a> Effort<'a> {
     }
 }
 
-/// Orders of items that are worth a try, for each item. From some 150 items on no caller has the work for so many.
+/// Orders per item that are worth a try. From some 150 items on no caller has enough work for this many.
 const ORDERS_PER_ITEM: u64 = 30;
 
-/// The first slice of work, in units for each item.
+/// First slice of work, in units per item.
 const FIRST_SLICE: u64 = 1000;
 
-/// States that a sweep goes on with.
+/// Number of states that a sweep keeps.
 const WIDTH: usize = 8;
 
-/// Where a sweep of one state looks at more blocks than so many for an item, a walk over holes is faster, and comes first.
+/// Number of blocks per item up to which a sweep of one state is faster than a walk over holes; above it, a walk comes first.
 const SHORT_SWEEP: u64 = 50;
 
-/// A sweep of one state takes part after walks where the work is enough for so many.
+/// A sweep of one state runs after walks if the work suffices for this many.
 const SWEEPS: u64 = 10;
 
-/// Where it looks at more blocks than this, there are walks only, unless the work is enough for so many sweeps.
+/// Number of blocks above which only walks run, unless the work suffices for that many sweeps.
 const LONG_SWEEP: u64 = 300_000_000;
 
-/// Sweeps of several states are worth a second thread each where there are so many items, and so much work is left.
+/// Sweeps of several states are worth a second thread each if there are this many items, and this much work is left.
 const MANY_ITEMS: usize = 100;
 const LONG_LOOK: u64 = 100_000;
 
@@ -438,7 +440,7 @@ impl Search<'_> {
         !self.effort.work.without.contains(trick)
     }
 
-    /// Two walks over holes, and more as long as less than `few` is left of the work.
+    /// Runs two walks over holes, and more while less than `few` is left of the work.
     fn walk(&mut self, few: u64) {
         let mut tastes = vec![Taste::plain(false, 1), Taste::plain(true, 1)];
         while self.best.height == u64::MAX
@@ -489,7 +491,7 @@ impl Search<'_> {
                 tree_slice = tree_slice.saturating_mul(4);
             }
             if self.effort.left == before && (!tree || tree_slice > before) {
-                // None of those that are used finds more.
+                // None of the searches in use finds more.
                 break;
             }
         }
@@ -505,7 +507,7 @@ impl Search<'_> {
         }
     }
 
-    /// Two plain sweeps that keep so many states.
+    /// Runs two plain sweeps that keep this many states.
     fn sweep_both_ways(&mut self, width: usize) {
         if self.uses(Trick::Sweeps) {
             self.sweep(Taste::plain(true, width), None);
@@ -513,8 +515,8 @@ impl Search<'_> {
         }
     }
 
-    /// Two plain sweeps that keep several states, at once where that is worth it. They leave nothing to chance, and only pass
-    /// over its numbers.
+    /// Runs two plain sweeps that keep several states, at once if that is worthwhile. They are deterministic, and only skip the
+    /// random generator's numbers.
     fn sweep_at_once(&mut self) {
         let Search { items, limit, alignment, ref random, effort, .. } = *self;
         if self.best.height == u64::MAX || effort.left < LONG_LOOK || self.items.len() < MANY_ITEMS {
@@ -536,7 +538,7 @@ impl Search<'_> {
             if self.ended() {
                 break;
             }
-            // As if one had followed the other: what there is no work left for was not found.
+            // As if one had followed the other: a result that the work would not have sufficed for is dropped.
             self.effort.spend(looks);
             self.random.skip(&from, &to);
             let in_time = !self.effort.spent();
@@ -544,15 +546,15 @@ impl Search<'_> {
         }
     }
 
-    /// A sweep with no more than so much of the work.
+    /// Runs a sweep with at most this much of the work.
     fn sweep(&mut self, taste: Taste, most: Option<u64>) {
         self.attempt(most, |search, effort| {
             sweep(search.items, search.alignment, search.limit, &taste, &mut search.random, effort)
         });
     }
 
-    /// Something that ends with no more than so much of the work. The first is finished whatever the work, so that there
-    /// always is an answer.
+    /// Runs a search with at most this much of the work. The first is finished whatever the work, so that there always is an
+    /// answer.
     fn attempt(
         &mut self,
         most: Option<u64>,
@@ -574,7 +576,7 @@ impl Search<'_> {
     }
 }
 
-/// The blocks that are there when items come, summed up: what a sweep of one state looks at.
+/// Returns the sum of the blocks present when items come: the looks of a sweep of one state.
 fn looks(items: &TiSlice<ItemId, Item>) -> u64 {
     let end = end(items);
     let mut there: Levels<Slot> = Levels::new(end.index());
@@ -587,12 +589,12 @@ fn looks(items: &TiSlice<ItemId, Item>) -> u64 {
     there.sums().zip(comes).map(|(there, comes)| there * comes).fold(0, u64::saturating_add)
 }
 
-/// The next multiple of a power of two, or as large a number as there is.
+/// Returns the next multiple of a power of two, or the largest number.
 fn padded(bytes: u64, alignment: u64) -> u64 {
     bytes.checked_add(alignment - 1).map_or(u64::MAX, |bytes| trimmed(bytes, alignment))
 }
 
-/// The multiple of a power of two before it.
+/// Returns the previous multiple of a power of two.
 fn trimmed(bytes: u64, alignment: u64) -> u64 {
     bytes & !(alignment - 1)
 }
@@ -629,7 +631,7 @@ mod tests {
         let (mut cut, mut ended) = (0, 0);
         for seed in 0..40 {
             let items = items(&mut Random::new(seed), 2 * MANY_ITEMS);
-            // More than is alive, or so much that the first sweep is enough; work for both, or for less than both.
+            // More than is alive, or so much that the first sweep suffices; work for both, or for less than both.
             let limit = most_alive(&items) * [1, 2][seed as usize % 2];
             let looks = LONG_LOOK * [1, 2, 100][seed as usize % 3];
             let run = |at_once: bool| {

@@ -1,11 +1,10 @@
-//! Items by section: what the tree searches, without the time.
+//! Items by section: the problem of the tree, without time.
 //!
-//! Slots during which the same is there, or part of what is there just before or after, make one *section*; what is
-//! left are the largest sets of items that meet, in order of time. Where no item lies in two neighbouring sections,
-//! the problem falls into parts that have nothing to do with each other.
+//! Slots with the same items, or with a subset of the items just before or after, form one *section*; the remaining sections are
+//! the largest sets of items that meet, in order of time. If no item lies in two neighbouring sections, the problem splits there
+//! into independent parts.
 //!
-//! What this file does not do: keep holes inside an item. Of what an item has in a section, the lowest and the highest
-//! byte count.
+//! This file deliberately ignores holes inside an item. In each section, only the lowest and the highest byte of an item count.
 
 use super::{Item, ItemId, end};
 use crate::decide::placement::Slot;
@@ -14,20 +13,20 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A section of a problem.
+    /// Section of a problem.
     SectionId, "section");
 define_id!(
-    /// A shape of a problem.
+    /// Shape of a problem.
     ShapeId, "shape");
 
 /// Some bytes of an item in a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part<Of> {
-    /// The section, where the list is of a shape; the shape, where it is of a section.
+    /// Section, if the list belongs to a shape; shape, if it belongs to a section.
     pub of: Of,
-    /// From this byte of the item,
+    /// First byte of the item.
     pub low: u64,
-    /// to this one, half-open.
+    /// End byte, exclusive.
     pub high: u64,
 }
 
@@ -37,14 +36,13 @@ impl<Of> Part<Of> {
     }
 }
 
-/// What an item is in the sections of a problem.
+/// An item's parts in the sections of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Which item.
     pub item: ItemId,
-    /// What it has in which section, in order of time; not empty.
+    /// Parts by section, in order of time; not empty.
     pub parts: Vec<Part<SectionId>>,
-    /// The bytes from its first to its last.
+    /// Bytes from its first to its last.
     pub size: u64,
 }
 
@@ -57,30 +55,30 @@ impl Shape {
         self.parts[self.parts.len() - 1].of
     }
 
-    /// The sections that it is in together with the next one.
+    /// Returns the sections that it is in together with the next one.
     pub fn crosses(&self) -> Range<SectionId> {
         self.first()..self.last()
     }
 }
 
-/// Items that meet, directly or by way of others.
+/// Items that meet, directly or through others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Problem {
     pub shapes: TiVec<ShapeId, Shape>,
-    /// By section: what is there.
+    /// By section: parts present in it.
     pub sections: TiVec<SectionId, Vec<Part<ShapeId>>>,
 }
 
-/// The problems that the items fall into, in order of time.
+/// Returns the independent problems of the items, in order of time.
 pub(super) fn problems(items: &TiSlice<ItemId, Item>) -> Vec<Problem> {
     let slots = section_slots(items);
     let shapes: Vec<Shape> = items.iter_enumerated().map(|(i, item)| shape(i, item, &slots)).collect();
-    // By section: whether an item is in it and in the one before.
+    // By section: `true` if an item is in it and in the previous one.
     let mut crossed: TiVec<SectionId, bool> = vec![false; slots.len()].into();
     for shape in &shapes {
         crossed[shape.first().next()..shape.last().next()].fill(true);
     }
-    // By section: its problem and its place there.
+    // By section: its problem and its position there.
     let mut problems: Vec<Problem> = Vec::new();
     let mut places: TiVec<SectionId, (usize, SectionId)> = TiVec::new();
     for crossed in crossed {
@@ -103,7 +101,7 @@ pub(super) fn problems(items: &TiSlice<ItemId, Item>) -> Vec<Problem> {
     problems
 }
 
-/// The items of the largest of them.
+/// Returns the number of items of the largest problem.
 pub(super) fn largest_problem(items: &TiSlice<ItemId, Item>) -> usize {
     let mut lives: Vec<(Slot, Slot)> = items.iter().map(|i| (i.hull.slots.start, i.hull.slots.end)).collect();
     lives.sort_unstable();
@@ -116,7 +114,7 @@ pub(super) fn largest_problem(items: &TiSlice<ItemId, Item>) -> usize {
     largest
 }
 
-/// One slot of each section: where something has come since the last one, and something goes next.
+/// Returns one slot of each section: an item has come since the last one, and an item goes next.
 fn section_slots(items: &TiSlice<ItemId, Item>) -> TiVec<SectionId, Slot> {
     let end = end(items);
     let mut comes: TiVec<Slot, bool> = vec![false; end.index() + 1].into();

@@ -1,15 +1,15 @@
 //! Sweeps: a beam search that walks through time, forward or backward, and gives every item an offset when it comes.
 //!
-//! A state is what is in the pool now, as rectangles of bytes and time. An item may take either end of any hole that
-//! is free for as long as it lives; the search keeps the few cheapest states of different content. What is cheap is
-//! a matter of taste, told by a [`Taste`]: above all, an item should lie beside a neighbour that goes when it goes, so
-//! that both leave one large hole. Plans that move as much as the link can carry keep the pool full all the time, and
-//! there this does best of all that is known here; no one taste is best, so several are tried.
+//! A state is the present content of the pool, as rectangles of bytes and time. An item may take either end of any hole that is
+//! free for its whole life; the search keeps the few cheapest states of different content. A [`Taste`] defines the costs: above
+//! all, an item should lie next to a neighbour that goes when it goes, so that both leave one large hole. Plans that move as much
+//! as the link can carry keep the pool full all the time, and for them sweeps are the best known method. No single taste is best,
+//! so several are tried.
 //!
-//! An item with several blocks reserves their bytes for the time when they are there, and others may use them before.
+//! An item with several blocks reserves their bytes for the time when they are present, and others may use them before.
 //!
-//! What this file does not do: look back. A state that has no hole left for an item grows above the limit, and stays
-//! only where all others have, too.
+//! This file deliberately does not backtrack. A state without a hole for an item grows above the limit, and is kept only if all
+//! others have grown, too.
 
 use super::{Addresses, Block, Effort, Item, ItemId, Taken, end, padded, trimmed};
 use crate::decide::placement::Slot;
@@ -21,31 +21,31 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A state that ever was.
+    /// State of the search, past or present.
     PathId, "path");
 
-/// What a sweep prefers.
+/// Preferences of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct Taste {
-    /// From the end of time to its start.
+    /// `true` from the end of time to its start.
     pub backward: bool,
-    /// How many states go on.
+    /// Number of states kept.
     pub width: usize,
-    /// How the cost of a neighbour that goes at another time grows with the time between.
+    /// Growth of the cost of a neighbour that goes at a different time, over the time between.
     pub curve: Curve,
-    /// The share of both neighbours in that cost; what is left of 1 is the better neighbour's.
+    /// Share of both neighbours in that cost; the rest of 1 is the better neighbour's.
     pub both: f64,
-    /// The cost of leaving a rest of the hole.
+    /// Cost of leaving a rest of the hole.
     pub rest: f64,
-    /// The cost of the upper end of a hole, beside the lower one.
+    /// Cost of the upper end of a hole, compared with the lower one.
     pub high: f64,
-    /// A cost by chance up to this.
+    /// Maximum of a random cost.
     pub noise: f64,
-    /// How costs grow with the item's size.
+    /// Growth of costs with the item's size.
     pub power: f64,
 }
 
-/// How a cost grows with time.
+/// Growth of a cost over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     Logarithm,
@@ -54,13 +54,13 @@ pub enum Curve {
 }
 
 impl Taste {
-    /// The first two that are tried.
+    /// Returns the first two tastes that are tried.
     pub fn plain(backward: bool, width: usize) -> Taste {
         let curve = Curve::Logarithm;
         Taste { backward, width, curve, both: 0.0, rest: 0.0, high: 0.0, noise: 0.0, power: 0.5 }
     }
 
-    /// Another one by chance.
+    /// Returns a random taste.
     pub fn any(width: usize, random: &mut Random) -> Taste {
         Taste {
             backward: random.below(2) == 0,
@@ -74,8 +74,8 @@ impl Taste {
         }
     }
 
-    /// The cost of an end of a hole, without the item's weight: from how far off in time the neighbour there and the one
-    /// at the other end go, as shares of 1, and the share of the limit that is left of the hole.
+    /// Returns the cost of an end of a hole, without the item's weight: the distances in time at which the neighbour there and
+    /// the one at the other end go, as shares of 1, and the share of the limit that is left of the hole.
     pub fn cost(&self, near: f64, far: f64, left: f64, upper: bool, random: &mut Random) -> f64 {
         let Taste { both, rest, high, noise, .. } = *self;
         let far = if left > 0.0 { 1.0 } else { far };
@@ -87,28 +87,28 @@ impl Taste {
     }
 }
 
-/// All items so far, as one of several placements has them.
+/// One of several placements of the items so far.
 #[derive(Clone, Debug, Default)]
 struct SweepState {
-    /// What is there now or will be, in order of the lowest byte.
+    /// Bytes taken now or later, in order of the lowest byte.
     taken: Vec<Taken>,
-    /// Which bytes are taken until when, as one number.
+    /// Hash of the taken bytes and their ends.
     content: u64,
     cost: f64,
     height: u64,
-    /// The last step of the way here; none at the start.
+    /// Last step of the path to this state; `None` at the start.
     path: Option<PathId>,
 }
 
-/// A state with one more item.
+/// State with one more item.
 #[derive(Clone, Copy, Debug)]
 struct Child {
-    /// What it is judged by, less is better: the height where that is above the limit, then the cost.
+    /// Rank, less is better: the height if that is above the limit, then the cost.
     rank: u128,
     height: u64,
     cost: f64,
     content: u64,
-    /// The position of the state that it comes of.
+    /// Position of its parent state.
     parent: usize,
     offset: u64,
 }
@@ -122,13 +122,13 @@ impl Child {
         Child { rank, height, cost, content: 0, parent, offset }
     }
 
-    /// Which of two siblings is better.
+    /// Order among siblings.
     fn order(&self) -> (u128, u64) {
         (self.rank, self.offset)
     }
 }
 
-/// Offsets that an item may have: from the first to the last, and when what bounds them goes.
+/// Possible offsets of an item: from the first to the last, and the slots at which its neighbours go.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     first: u64,
@@ -137,9 +137,9 @@ struct Hole {
     above: Slot,
 }
 
-/// Time as a walk goes through it: as it is, or from its end to its start.
+/// Time in the direction of a walk: forward, or from its end to its start.
 pub(super) struct Time {
-    /// The slot after the last.
+    /// Slot after the last.
     pub end: Slot,
     backward: bool,
 }
@@ -149,14 +149,13 @@ impl Time {
         Time { end: end(items), backward }
     }
 
-    /// Slots as the walk meets them.
+    /// Returns slots in the order of the walk.
     pub fn turn(&self, slots: &Range<Slot>) -> Range<Slot> {
         let from_end = |slot: Slot| Slot(self.end.0 - slot.0);
         if self.backward { from_end(slots.end)..from_end(slots.start) } else { slots.clone() }
     }
 
-    /// Items in the order in which they come; of those that come together the one first that stays longest, then the
-    /// largest.
+    /// Returns the items in order of arrival; of simultaneous ones the longest-lived first, then the largest.
     pub fn arrivals(&self, items: &TiSlice<ItemId, Item>) -> Vec<ItemId> {
         let mut order: Vec<ItemId> = items.keys().collect();
         order.sort_by_cached_key(|i| {
@@ -167,10 +166,10 @@ impl Time {
     }
 }
 
-/// The children that one state may have in the choice among all.
+/// Maximum number of children of one state in the choice among all.
 const CHILDREN: usize = 6;
 
-/// Offsets for all items, at most `limit` high where that is found; none where the effort ended on the way.
+/// Returns offsets for all items, at most `limit` high if that is found; `None` if the effort ended first.
 pub fn sweep(
     items: &TiSlice<ItemId, Item>,
     alignment: u64,
@@ -198,15 +197,15 @@ pub fn sweep(
     Some(walk.addresses(items, &order))
 }
 
-/// The item that is placed now, its time turned.
+/// Item being placed, its time turned.
 struct Piece<'a> {
     blocks: &'a [Block],
     size: u64,
     alignment: u64,
-    /// When what lies at its lower and upper edge goes.
+    /// Slots at which the neighbours at its lower and upper edge go.
     lower: Slot,
     upper: Slot,
-    /// How its size weighs in costs.
+    /// Weight of its size in costs.
     weight: f64,
 }
 
@@ -229,10 +228,10 @@ struct Walk<'a> {
     limit: u64,
     taste: &'a Taste,
     away: Away,
-    /// When the first of what is there goes; none where nothing is there.
+    /// Slot at which the first present item goes; `None` if there is none.
     goes: Option<Slot>,
     states: Vec<SweepState>,
-    /// Every state that ever was: the one before it, and the offset of its item.
+    /// All states of the search: the previous one, and the offset of the item.
     paths: TiVec<PathId, (Option<PathId>, u64)>,
     children: Vec<Child>,
     holes: Vec<Hole>,
@@ -255,12 +254,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What sizes are measured by: the limit, as a real number above 0.
+    /// Returns the unit of sizes: the limit, as a real number above 0.
     fn unit(&self) -> f64 {
         Bytes(self.limit.max(1)).to_f64()
     }
 
-    /// Takes away what is gone by now.
+    /// Removes items that are gone by now.
     fn advance(&mut self, now: Slot) {
         if self.goes.is_none_or(|goes| now < goes) {
             return;
@@ -279,12 +278,12 @@ impl<'a> Walk<'a> {
             }
             taken.truncate(left);
         }
-        // All states hold the same things, each elsewhere.
+        // All states hold the same items, at different places.
         let left = self.states.first().map_or(&[][..], |state| &state.taken);
         self.goes = left.iter().map(|t| t.until).min();
     }
 
-    /// One more item in every state, and the choice among what comes of it.
+    /// Adds one item to every state, and chooses among the children.
     fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort<'_>) {
         self.children.clear();
         self.goes = piece.blocks.iter().map(|b| b.slots.end).chain(self.goes).min();
@@ -318,7 +317,7 @@ impl<'a> Walk<'a> {
         self.spare = std::mem::replace(&mut self.states, next);
     }
 
-    /// The children of one state: both ends of every hole, the cheapest few of them.
+    /// Returns the children of one state: both ends of every hole, the cheapest few of them.
     fn breed(&mut self, parent: usize, piece: &Piece<'_>, random: &mut Random) {
         let Piece { blocks, size, lower, upper, weight, .. } = *piece;
         let state = &self.states[parent];
@@ -359,7 +358,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Adds a child to its siblings, of which no more are kept than [`CHILDREN`].
+/// Adds a child to its siblings, of which at most [`CHILDREN`] are kept.
 fn offer(children: &mut Vec<Child>, from: usize, child: Child) {
     let born = &mut children[from..];
     if born.len() < CHILDREN {
@@ -372,7 +371,7 @@ fn offer(children: &mut Vec<Child>, from: usize, child: Child) {
 }
 
 impl SweepState {
-    /// Becomes what `child` says, in place.
+    /// Becomes the state that `child` describes, in place.
     fn follow(&mut self, parent: &SweepState, child: &Child, blocks: &[Block], path: PathId) {
         self.taken.clone_from(&parent.taken);
         for block in blocks {
@@ -385,7 +384,7 @@ impl SweepState {
     }
 }
 
-/// What it costs that a neighbour goes at another time than an edge, from 0 for the same to 1 for all time.
+/// Cost of a neighbour that goes at a different time than an edge, from 0 for the same to 1 for all time.
 pub(super) struct Away(
     /// By slots between them.
     Vec<f64>,
@@ -410,7 +409,7 @@ impl Away {
     }
 }
 
-/// A number for what is taken until when; those of a state are joined by exclusive or.
+/// Returns a hash of the taken bytes and their end; the hashes of a state are combined by exclusive or.
 fn mark(taken: &Taken) -> u64 {
     let mut mark = taken.low.wrapping_mul(0x9E37_79B9_7F4A_7C15)
         ^ taken.high.rotate_left(32).wrapping_mul(0xBF58_476D_1CE4_E5B9)
@@ -419,7 +418,7 @@ fn mark(taken: &Taken) -> u64 {
     mark ^ (mark >> 32)
 }
 
-/// What is free after some bytes that are taken, and when what lies below that goes; the hole before them is added.
+/// Returns the free space after some taken bytes, and the slot at which the item below it goes; the hole before them is added.
 #[inline(always)]
 fn next_hole(
     free: (u64, Slot),
@@ -434,7 +433,7 @@ fn next_hole(
     if until > free.0 { (padded(until, alignment), goes) } else { free }
 }
 
-/// The holes for an item, none of which ends above `roof`; above all else where there is none.
+/// Returns the holes for an item, none of which ends above `roof`; if there is none, the space above all else.
 fn find_holes(state: &SweepState, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
     holes.clear();
     let Piece { blocks, size, alignment, .. } = *piece;

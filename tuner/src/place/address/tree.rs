@@ -2,25 +2,23 @@
 //!
 //! # The tree
 //!
-//! If there are addresses within the limit at all, there are some in which nothing could lie lower. Listed by offset,
-//! every item of such a solution lies on the pool's bottom or on items before it, and this search finds the list:
-//! at each node it takes the item that can lie lowest, and either places it there, or *passes* it, for good as long as
-//! this node lasts. (The names of the field, after Moffitt's "MiniMalloc", ASPLOS 2023: canonical solutions, a monotonic
-//! floor, dynamic ordering by lowest offset, dominance, section inference, dynamic decomposition.)
+//! If there are addresses within the limit at all, there are some in which no item could lie lower. Listed by offset, every item
+//! of such a solution lies on the pool's bottom or on items before it, and this search finds the list: at each node it takes the
+//! item that can lie lowest, and either places it there, or *passes* it, for the rest of this node. (The names of the field,
+//! after Moffitt's "MiniMalloc", ASPLOS 2023: canonical solutions, a monotonic floor, dynamic ordering by lowest offset,
+//! dominance, section inference, dynamic decomposition.)
 //!
-//! - An item that was passed must come to lie on another one that is still to be placed: the lowest top of those it
-//!   meets is a bound for it, and if there are none, the node has failed. This is what makes the search small.
-//! - Nothing can be placed at or above the place where another item, placed or passed, would end: that one could move
-//!   below it.
-//! - In every section, the lowest bound of what is still to be placed there, and its bytes, are at most the limit.
-//! - Once no item joins two halves in time, each is searched on its own, and failing in one is failing in both.
+//! - A passed item must lie on an item that is still to be placed: the lowest top of those it meets is a bound for it, and if
+//!   there are none, the node has failed. This keeps the search small.
+//! - Nothing can be placed at or above the end of a different item, placed or passed: that item could move below it.
+//! - In every section, the lowest bound of the items still to be placed there, plus their bytes, is at most the limit.
+//! - Once no item joins two halves in time, each is searched separately, and failing in one is failing in both.
 //!
-//! Which of the items goes first at equal offset decides between milliseconds and never. So the search starts again and
-//! again, with more work now and then (Luby's sequence), and with orders that put those items first whose sections
-//! failed most often before.
+//! The order of items at equal offset decides between milliseconds and never. Therefore the search restarts repeatedly, with more
+//! work now and then (Luby's sequence), and with orders that put those items first whose sections failed most often before.
 //!
-//! What this file does not do: deal well with items that have holes. Such an item rests on the lowest byte that it has
-//! in each section, and the search may miss solutions.
+//! This file deliberately does not handle items with holes well. Such an item rests on its lowest byte in each section, and the
+//! search may miss solutions.
 
 use super::sections::{Part, Problem, SectionId, Shape, ShapeId, largest_problem, problems};
 use super::{Addresses, Effort, Item, ItemId, most_alive, padded};
@@ -29,13 +27,13 @@ use crate::random::Random;
 use plimsoll_ir::Bytes;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Problems with more items are not searched: their trees are too deep to recover from an early mistake.
+/// Maximum number of items of a searched problem: larger trees are too deep to recover from an early mistake.
 const MOST_ITEMS: usize = 600;
 
-/// The work of the shortest try.
+/// Work of the shortest try.
 const TRY: u64 = 1_000_000;
 
-/// All problems that the items fall into, each with what was found.
+/// Independent problems of the items, each with its result.
 pub(super) struct Forest<'a> {
     items: &'a TiSlice<ItemId, Item>,
     limit: u64,
@@ -43,12 +41,12 @@ pub(super) struct Forest<'a> {
     hopeless: bool,
 }
 
-/// What is known of one problem, and what earlier tries have told.
+/// State of one problem, with the lessons of earlier tries.
 struct Progress {
     meetings: TiVec<ShapeId, Vec<Meeting>>,
     alignment: TiVec<ShapeId, u64>,
     round: u64,
-    /// By section: how often it failed, with earlier rounds counting less.
+    /// By section: number of failures, with earlier rounds counting less.
     failures: TiVec<SectionId, f64>,
     offsets: Option<TiVec<ShapeId, u64>>,
 }
@@ -67,7 +65,7 @@ impl<'a> Forest<'a> {
         Forest { items, limit, trees: trees.collect(), hopeless: false }
     }
 
-    /// Goes on with tries that are no longer than the effort; gives addresses once every problem is solved.
+    /// Continues with tries that are no longer than the effort; returns addresses once every problem is solved.
     pub fn search(&mut self, random: &mut Random, effort: &mut Effort<'_>) -> Option<Addresses> {
         if self.hopeless {
             return None;
@@ -111,7 +109,7 @@ impl Progress {
     }
 }
 
-/// The place of every shape in an order: by length of life, or by its fullest section; from the fourth round on by the
+/// Returns the rank of every shape in an order: by length of life, or by its fullest section; from the fourth round on by the
 /// section that failed most, and with some noise.
 fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> TiVec<ShapeId, u32> {
     let full: TiVec<SectionId, f64> = problem.sections.iter().map(|section| bytes(section)).collect();
@@ -139,12 +137,12 @@ fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> TiVec<S
     ranks
 }
 
-/// The bytes of some parts.
+/// Returns the bytes of some parts.
 fn bytes<Of>(parts: &[Part<Of>]) -> f64 {
     Bytes(parts.iter().map(Part::bytes).sum()).to_f64()
 }
 
-/// 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8, ...; `i` counts from 1.
+/// Luby's sequence: 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8, ...; `i` counts from 1.
 fn luby(mut i: u64) -> u64 {
     loop {
         let power = (i + 1).next_power_of_two();
@@ -155,7 +153,7 @@ fn luby(mut i: u64) -> u64 {
     }
 }
 
-/// How a part of the search ended.
+/// Result of a part of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Solved,
@@ -163,11 +161,11 @@ enum End {
     Spent,
 }
 
-/// Another shape that meets one.
+/// A shape that meets this one.
 #[derive(Clone, Copy, Debug)]
 struct Meeting {
     shape: ShapeId,
-    /// If this one lies on the other, its offset is at least the other's and so many bytes.
+    /// If this one lies on the other, its offset is at least the other's plus this many bytes.
     on: u64,
     /// The same for the other, if it lies on this one.
     under: u64,
@@ -185,34 +183,34 @@ struct Tree<'a, 'e> {
     changes: Changes,
 }
 
-/// What is known of the shapes, each by shape.
+/// State of the shapes, each by shape.
 struct Shapes {
-    /// The lowest offset above all that is placed and meets it.
+    /// Lowest offset above all placed shapes that meet it.
     sky: TiVec<ShapeId, u64>,
-    /// A bound for its offset, which is more than `sky` where it was passed. The offset once it is placed.
+    /// Bound for its offset, which is more than `sky` if it was passed; its offset once it is placed.
     lowest: TiVec<ShapeId, u64>,
     placed: TiVec<ShapeId, bool>,
 }
 
-/// What is known of the sections, each by section.
+/// State of the sections, each by section.
 struct Sections {
-    /// The bytes that are still to be placed.
+    /// Bytes still to be placed.
     left: TiVec<SectionId, u64>,
     floor: TiVec<SectionId, Floor>,
-    /// The shapes still to be placed that are in this one and the next.
+    /// Shapes still to be placed that are in this one and the next.
     crossing: TiVec<SectionId, u32>,
     failures: TiVec<SectionId, f64>,
 }
 
-/// The lowest byte that any shape which is still to be placed in a section can have, and the shape that can.
+/// Lowest possible byte of any shape that is still to be placed in a section, and that shape.
 #[derive(Clone, Copy, Debug, Default)]
 struct Floor {
     byte: u64,
-    /// None where nothing is still to be placed.
+    /// `None` if nothing is still to be placed.
     shape: Option<ShapeId>,
 }
 
-/// What was placed, and what `sky`, `lowest` and `floor` were before they changed.
+/// Placed shapes, and the values of `sky`, `lowest` and `floor` before they changed.
 #[derive(Default)]
 struct Changes {
     placed: Vec<ShapeId>,
@@ -256,12 +254,12 @@ impl<'a, 'e> Tree<'a, 'e> {
         }
     }
 
-    /// Works out all floors; no if a section can't be within the limit.
+    /// Computes all floors; `false` if a section can't be within the limit.
     fn all_fit(&mut self) -> bool {
         self.problem.sections.keys().all(|section| self.fits(section))
     }
 
-    /// Places all of a component, whose shapes come after `last` in the order of offset and rank.
+    /// Places all shapes of a component that come after `last` in the order of offset and rank.
     fn solve(&mut self, component: &[ShapeId], mut last: (u64, u32)) -> End {
         let start = self.changes.now();
         loop {
@@ -287,7 +285,7 @@ impl<'a, 'e> Tree<'a, 'e> {
         End::Failed
     }
 
-    /// The next shape that can be placed: the lowest, if it begins below where any could end.
+    /// Returns the next shape that can be placed: the lowest, if it begins below the possible end of any other.
     fn choose(&self, component: &[ShapeId], last: (u64, u32)) -> Option<(u64, u32, ShapeId)> {
         let mut top = u64::MAX;
         let mut best: Option<(u64, u32, ShapeId)> = None;
@@ -302,7 +300,7 @@ impl<'a, 'e> Tree<'a, 'e> {
         best.filter(|best| best.0 < top)
     }
 
-    /// Searches what is left of a component after `shape` was placed, cut where nothing joins it any more.
+    /// Searches the rest of a component after `shape` was placed, split where nothing joins it any more.
     fn solve_rest(&mut self, component: &[ShapeId], shape: ShapeId, last: (u64, u32)) -> End {
         let problem = self.problem;
         let rest = component.iter().copied().filter(|i| *i != shape);
@@ -327,7 +325,7 @@ impl<'a, 'e> Tree<'a, 'e> {
         End::Solved
     }
 
-    /// Places a shape as low as it can lie; no if that can't be within the limit.
+    /// Places a shape as low as possible; `false` if that can't be within the limit.
     fn place(&mut self, shape: ShapeId) -> bool {
         let problem = self.problem;
         let Shapes { sky, lowest, placed } = &mut self.shapes;
@@ -357,14 +355,14 @@ impl<'a, 'e> Tree<'a, 'e> {
         self.refresh(shape) && { raised }.all(|at| self.refresh(self.changes.bounds[at].0))
     }
 
-    /// Works out the floors of the sections where it was this shape's; no if one can't be within the limit.
+    /// Updates the floors of the sections where this shape defined it; `false` if one can't be within the limit.
     fn refresh(&mut self, shape: ShapeId) -> bool {
         let problem = self.problem;
         let mut parts = problem.shapes[shape].parts.iter();
         parts.all(|part| self.sections.floor[part.of].shape != Some(shape) || self.fits(part.of))
     }
 
-    /// Works out the floor of a section; no if it can't be within the limit.
+    /// Computes the floor of a section; `false` if it can't be within the limit.
     fn fits(&mut self, section: SectionId) -> bool {
         let (parts, Shapes { lowest, placed, .. }) = (&self.problem.sections[section], &self.shapes);
         let open = parts.iter().filter(|part| !placed[part.of]);
@@ -378,8 +376,8 @@ impl<'a, 'e> Tree<'a, 'e> {
         fits
     }
 
-    /// Raises the bound of a shape that does not lie on what is there now: it will lie on something that comes at
-    /// `last` or above. No if that can't be.
+    /// Raises the bound of a shape that does not lie on the shapes placed so far: it will lie on one placed at `last` or above.
+    /// `false` if that can't be.
     fn pass(&mut self, shape: ShapeId, last: u64) -> bool {
         let Shapes { sky, lowest, placed } = &mut self.shapes;
         let meetings = &self.meetings[shape];
@@ -395,14 +393,14 @@ impl<'a, 'e> Tree<'a, 'e> {
         self.refresh(shape)
     }
 
-    /// Raises the bounds of what was passed and now is below `last` again.
+    /// Raises the bounds of passed shapes that now are below `last` again.
     fn keep_up(&mut self, component: &[ShapeId], last: u64) -> bool {
         component.iter().all(|&shape| {
             self.shapes.placed[shape] || self.shapes.lowest[shape] >= last || self.pass(shape, last)
         })
     }
 
-    /// Takes back a shape and all that was placed after it.
+    /// Removes a shape and all that was placed after it.
     fn take_back(&mut self, shape: ShapeId, marks: (usize, usize)) {
         self.unwind(marks);
         let problem = self.problem;
@@ -430,14 +428,14 @@ impl<'a, 'e> Tree<'a, 'e> {
 }
 
 impl Changes {
-    /// How many bounds and floors have changed.
+    /// Returns the number of changed bounds and floors.
     fn now(&self) -> (usize, usize) {
         (self.bounds.len(), self.floors.len())
     }
 }
 
 fn meetings(problem: &Problem) -> TiVec<ShapeId, Vec<Meeting>> {
-    // By shape: where it stands in the list at hand, if it does.
+    // By shape: its position in the current list, if it is there.
     let mut seen: TiVec<ShapeId, Option<usize>> = vec![None; problem.shapes.len()].into();
     let mut of = |(this, shape): (ShapeId, &Shape)| {
         let mut meetings: Vec<Meeting> = Vec::new();

@@ -1,12 +1,12 @@
 //! From timed commands to a schedule: residencies, addresses, lowering.
 //!
-//! A value lies in the pool from the start of the command that brings it until the commands that use it there have ended.
-//! In the list, which is in order of starts, that is from the position of the first to the first position behind the others
-//! that starts no earlier than they end: what lies at the same addresses then waits for nothing that has not ended anyway. So
-//! a schedule whose addresses fit takes no longer than the commands say.
+//! A value lies in the pool from the start of the command that brings it until the commands that use it there have ended. In the
+//! list, which is in order of starts, that is from the position of the first to the first position behind the others that starts
+//! no earlier than they end: a later occupant of the same addresses then waits only for commands that have ended anyway. So a
+//! schedule whose addresses fit takes no longer than the commands say.
 //!
-//! Addresses are easier to find where values lie in the pool for less time. So every prefetch is first moved to as late as
-//! its readers and its stream let it.
+//! Addresses are easier to find if values lie in the pool for less time. So every prefetch is first delayed as far as its readers
+//! and its stream permit.
 
 use super::search::{Action, Timed};
 use super::space::{Set, Space, ValueId, holds, members, only};
@@ -17,20 +17,20 @@ use crate::request::PlanError;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Conflicts that the search for addresses looks at.
+/// Maximum conflicts that the search for addresses looks at.
 const WORK: u64 = 1_000_000;
 
-/// A value in the pool without a break, or what an op makes of it in place.
+/// Value in the pool without a break, including its in-place updates.
 #[derive(Clone, Debug)]
 struct Stay {
     value: ValueId,
-    /// The command that brings it; none from the start.
+    /// Command that brings it; `None` from the start.
     opens: Option<usize>,
-    /// The commands that use it there.
+    /// Commands that use it there.
     uses: Vec<usize>,
 }
 
-/// The schedule of these commands, if addresses are found.
+/// Returns the schedule of these commands, if addresses are found.
 pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
     let commands = worthwhile(space, commands);
     let stays = stays(space, &commands);
@@ -54,9 +54,9 @@ pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Res
     Ok(case.without_addresses(lowest))
 }
 
-/// Without transfers that bring nothing: a prefetch whose bytes nobody reads, an offload that nobody fetches.
+/// Removes useless transfers: prefetches whose bytes are never read, offloads that are never fetched.
 fn worthwhile(space: &Space, commands: &[Timed]) -> Vec<Timed> {
-    // From the last command on: what is read there later, and fetched later.
+    // Backwards from the last command: values that are read later, and fetched later.
     let (mut read, mut fetched): (Set, Set) = (0, 0);
     let mut kept: Vec<Timed> = Vec::new();
     for command in commands.iter().rev() {
@@ -82,18 +82,18 @@ fn worthwhile(space: &Space, commands: &[Timed]) -> Vec<Timed> {
         if keep {
             kept.push(*command);
         }
-        // What was given up here is not read from there on.
+        // Values given up here are not read from there on.
         read &= !command.given_up;
     }
     kept.reverse();
     kept
 }
 
-/// What lies in the pool, and which commands use it there.
+/// Returns the values in the pool, with the commands that use them there.
 fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
     let start = members(space.start).map(|value| Stay { value, opens: None, uses: Vec::new() });
     let mut stays: Vec<Stay> = start.collect();
-    // By value: where it lies.
+    // By value: its stay.
     let mut at: TiVec<ValueId, Option<usize>> = vec![None; space.values.len()].into();
     stays.iter().enumerate().for_each(|(k, stay)| at[stay.value] = Some(k));
     let open = |value: ValueId, c: usize, stays: &mut Vec<Stay>, at: &mut TiSlice<ValueId, Option<usize>>| {
@@ -116,7 +116,7 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
                 }
                 for w in members(job.writes) {
                     match members(job.consumed).find(|v| of(*v) == of(w)) {
-                        // It goes on as what is made of it.
+                        // The stay continues as the updated value.
                         Some(v) => at[w] = at[v].take(),
                         None => open(w, c, &mut stays, &mut at),
                     }
@@ -127,7 +127,7 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
     stays
 }
 
-/// Moves every prefetch to as late as its readers and the link let it; the order on the link stays.
+/// Delays every prefetch as far as its readers and the link permit; the order on the link stays.
 fn delay(space: &Space, commands: &mut [Timed]) {
     let mut next_on_link = f64::INFINITY;
     for c in (0..commands.len()).rev() {
@@ -210,7 +210,7 @@ impl<'a> Lay<'a> {
         placement
     }
 
-    /// The positions in the list during which something is there that these commands open and use.
+    /// Returns the positions in the list during which a value is present that these commands open and use.
     fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<Slot> {
         let first = uses.iter().map(|c| self.position[*c] + 1).max().unwrap_or(0);
         let ended = uses.iter().map(|c| self.commands[*c].end).fold(0.0, f64::max);

@@ -1,27 +1,27 @@
-//! Best first through all orders of commands; or stage by stage in turn, where a fast end is wanted before the fastest is
+//! Best-first search through all orders of commands; or stage by stage in turn, if a fast end is wanted before the fastest is
 //! proved.
 //!
 //! # The states
 //!
-//! A schedule is a list of commands in order of their starts. For a given order it costs nothing to start each command as
-//! early as the streams, its data and the memory let it, no earlier than the command before it: all that comes later can
-//! only gain. So the search appends commands one by one; a [`SearchState`] is what matters of a list: the stage, what is on the
-//! device, what the host has, what each stream is busy with and until when. What lies on the device and is not read by the
-//! command that wants room may be given up at that moment, as far as it is on the host or can be recomputed; its bytes
-//! were free since its last use, so that nothing is lost by deciding late.
+//! A schedule is a list of commands in order of their starts. For a given order, nothing is lost by starting each command as
+//! early as the streams, its data and the memory permit, no earlier than the previous command: all later commands can only gain.
+//! So the search appends commands one by one; a [`SearchState`] is the relevant part of a list: the stage, the values on the
+//! device and on the host, the command of each stream and its end. A value on the device that is not read by the command that
+//! needs room may be given up at that moment, if it is on the host or can be recomputed; its bytes were free since its last use,
+//! so that nothing is lost by deciding late.
 //!
-//! # What is left out, and why nothing is lost
+//! # Omissions that lose nothing
 //!
-//! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device, no less on the host, and,
-//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the
-//!   one can follow the other.
-//! - An offload that could have started before the command before it ([`Trick::Prompt`]): it needs no room, so that the
-//!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
-//!   or its value is made. (Prefetches take room, and are tried at all times.)
-//! - A state from which no end within the least known is possible ([`Trick::Bounds`]): compute that is left, prefetches
-//!   that must come, offloads that must end before an op fits, and what [`super::space::Press`] says of the time after it.
-//! - A value that was fetched is not given up before it is read, nor is an op recomputed of which nothing is read in its batch.
-//! - Of what may be given up for room, sets of which a part would do.
+//! - A state that a different state dominates ([`Trick::Dominance`]): the latter has the same values on the device, no less on
+//!   the host, and, if the host is short, offloaded nothing that the former did not; all its streams are free no later. All
+//!   continuations of the former are possible for the latter.
+//! - An offload that could have started before the previous command ([`Trick::Prompt`]): it needs no room, so that the list in
+//!   which it does start earlier is as good and is searched as well. So it starts just when its stream becomes free or its value
+//!   is made. (Prefetches take room, and are tried at all times.)
+//! - A state from which no end within the best known is possible ([`Trick::Bounds`]): remaining compute, prefetches that must
+//!   come, offloads that must end before an op fits, and the time after it by [`super::space::Press`].
+//! - A fetched value that is given up before it is read, and a recomputed op whose outputs its batch does not read.
+//! - Of the values that may be given up for room, sets of which a part suffices.
 
 use super::space::{Set, Space, ValueId, Wanted, holds, members, only, set_of};
 use crate::request::{Trick, Tricks};
@@ -33,31 +33,31 @@ use std::hash::{BuildHasherDefault, Hasher};
 use typed_index_collections::TiVec;
 
 define_id!(
-    /// A state of the search.
+    /// State of the search.
     StateId, "state");
 
 const COMPUTE: usize = 0;
 const OFFLOAD: usize = 1;
 const PREFETCH: usize = 2;
 
-/// What sums of floats in another order may differ by, as a share.
+/// Relative tolerance for sums of floats in a different order.
 const HAIR: f64 = 1e-12;
 
-/// What is looked for once an end is known takes at least such a share less time.
+/// Minimum relative improvement over a known end.
 const FASTER: f64 = 1e-6;
 
-/// In turns, so many comparisons a state that is allowed are allowed at most: of some traces most states have the same key.
+/// In turns, the maximum number of comparisons per allowed state: in some traces most states have the same key.
 const COMPARED: usize = 200;
 
-/// One command.
+/// Command of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// The start of the iteration.
+    /// Start of the iteration.
     Begin,
     Run {
         op: OpId,
         again: bool,
-        /// The position among the op's alternatives.
+        /// Position among the op's alternatives.
         alternative: usize,
     },
     Offload {
@@ -68,7 +68,7 @@ pub(super) enum Action {
     },
 }
 
-/// What a stream is busy with.
+/// Work of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Busy {
     Nothing,
@@ -76,7 +76,7 @@ enum Busy {
     Value(ValueId),
 }
 
-/// A command, when it starts, and what was given up for it.
+/// Command with its start, and the values given up for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     pub action: Action,
@@ -85,24 +85,24 @@ pub(super) struct Timed {
     pub given_up: Set,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
-    /// The commands of a fastest iteration.
+    /// Commands of a fastest iteration.
     Fastest(Vec<Timed>),
-    /// There is none within the time that was asked for.
+    /// There is no iteration within the requested time.
     Nothing,
-    /// No more states were allowed, or time was up: no iteration takes less time than this. With [`Order::Turns`] the
-    /// fastest that was found by then.
+    /// The states were exhausted, or time was up: no iteration takes less time than this. With [`Order::Turns`], also the fastest
+    /// found by then.
     Late { bound: f64, best: Option<Vec<Timed>> },
 }
 
-/// In which order states are taken up.
+/// Order in which states are expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The least bound of all: the first end is a fastest one, and a search that stops has proved most.
+    /// Smallest bound of all: the first end is a fastest one, and a search that stops has proved the most.
     Best,
-    /// The least bound of each stage in turn: ends are found early, each faster than the last.
+    /// Smallest bound of each stage in turn: ends are found early, each faster than the last.
     Turns,
 }
 
@@ -110,19 +110,19 @@ pub(super) enum Order {
 struct SearchState {
     step: Step,
     stage: OpId,
-    /// The ops before this one are not recomputed in this batch any more.
+    /// Ops before this one are no longer recomputed in this batch.
     after: OpId,
     dead: bool,
-    /// The state before it that has the same key.
+    /// Previous state that has the same key.
     next: Option<StateId>,
     places: Places,
     streams: Streams,
-    /// By op: whether it was recomputed in this batch and nothing has read yet what it made.
+    /// By op: a bit that is set if it was recomputed in this batch and its outputs were not read yet.
     idle: u32,
     bound: f64,
 }
 
-/// How a state came about.
+/// Origin of a state.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     parent: StateId,
@@ -130,33 +130,33 @@ struct Step {
     given_up: Set,
 }
 
-/// Where the values are.
+/// Places of the values.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     device: Set,
     host: Set,
-    /// What was ever offloaded, where the host is short.
+    /// Values that were ever offloaded, if the host is short.
     placed: Set,
     /// Fetched and not read yet.
     unread: Set,
 }
 
-/// What the streams do.
+/// Activity of the streams.
 #[derive(Clone, Copy, Debug)]
 struct Streams {
-    /// The start of the last command.
+    /// Start of the last command.
     now: f64,
-    /// By stream: when it has ended what it does, and what that is.
+    /// By stream: end of its work, and that work.
     free: [f64; 3],
     busy: [Busy; 3],
-    /// Bytes that are free again when compute has ended, and when the offload has; none wait for a prefetch.
+    /// Bytes that become free when compute has ended, and when the offload has; none wait for a prefetch.
     leaving: [u64; 3],
 }
 
-/// What must agree for one state to stand for another.
+/// Equal for states of which one may dominate the other.
 type Key = (OpId, OpId, Set);
 
-/// A hash that is quick for a few numbers.
+/// Fast hash for a few numbers.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -189,7 +189,7 @@ impl Streams {
         self.free[stream] > self.now
     }
 
-    /// Whether a stream transfers one of these values, or did last.
+    /// Returns `true` if a stream transfers one of these values, or did last.
     fn transfers(&self, stream: usize, values: Set) -> bool {
         matches!(self.busy[stream], Busy::Value(value) if holds(values, value))
     }
@@ -200,7 +200,7 @@ impl SearchState {
         (self.stage, self.after, self.places.device)
     }
 
-    /// Whether whatever follows the other can follow this, no later.
+    /// Returns `true` if all continuations of `other` are possible for this state, no later.
     fn stands_for(&self, other: &SearchState) -> bool {
         let (places, theirs) = (&self.places, &other.places);
         let (streams, others) = (&self.streams, &other.streams);
@@ -225,7 +225,7 @@ impl SearchState {
     }
 }
 
-/// A state in the queue: the least bound first, of equal ones the most advanced.
+/// State in the queue: the smallest bound first, of equal ones the most advanced.
 #[derive(Clone, PartialEq)]
 struct Entry(f64, OpId, StateId);
 
@@ -244,12 +244,12 @@ impl PartialOrd for Entry {
     }
 }
 
-/// The states that wait to be taken up.
+/// States that wait to be expanded.
 struct Queue {
     order: Order,
-    /// By stage; all in the first where the order is that of bounds alone.
+    /// By stage; all in the first if the order is that of bounds alone.
     waiting: TiVec<OpId, BinaryHeap<Entry>>,
-    /// Whose turn it is.
+    /// Stage whose turn it is.
     turn: OpId,
 }
 
@@ -275,14 +275,14 @@ impl Queue {
         None
     }
 
-    /// The least bound of all that wait, and of this one.
+    /// Returns the smallest bound of all that wait, and of this one.
     fn least(&self, bound: f64) -> f64 {
         self.waiting.iter().filter_map(BinaryHeap::peek).map(|entry| entry.0).fold(bound, f64::min)
     }
 }
 
-/// The fastest list of commands that takes no longer than `within`, by keeping so many states at most; and how many were
-/// looked at.
+/// Returns the fastest list of commands that takes no longer than `within`, keeping at most this many states; and the number of
+/// states examined.
 pub(super) fn fastest(
     space: &Space,
     within: f64,
@@ -336,12 +336,12 @@ struct Search<'a> {
     within: f64,
     without: Tricks,
     states: TiVec<StateId, SearchState>,
-    /// There were too many ways to make room to look at all of them.
+    /// `true` if there were too many ways to make room to try all of them.
     lost: Cell<bool>,
     queue: Queue,
-    /// How often two states were compared.
+    /// Number of comparisons of two states.
     compared: usize,
-    /// By key: the last state that has it; each knows the one before.
+    /// By key: the last state that has it; each stores the previous one.
     known: HashMap<Key, StateId, BuildHasherDefault<Mix>>,
 }
 
@@ -360,7 +360,7 @@ impl Search<'_> {
         }
     }
 
-    /// The commands that lead to a state.
+    /// Returns the commands that lead to a state.
     fn commands(&self, mut at: StateId) -> Vec<Timed> {
         let mut commands = Vec::new();
         loop {
@@ -380,14 +380,14 @@ impl Search<'_> {
         commands
     }
 
-    /// Takes a state into the queue, unless another stands for it or it ends too late.
+    /// Adds a state to the queue, unless a different one dominates it or it ends too late.
     fn offer(&mut self, mut state: SearchState) {
         let least = if state.stage == self.space.jobs.next_key() || self.without.contains(Trick::Bounds) {
             state.end()
         } else {
             self.least_end(&state)
         };
-        // Sums in another order do not make a state worse.
+        // Sums in a different order do not make a state worse.
         if least > state.bound * (1.0 + HAIR) {
             state.bound = least;
         }
@@ -401,7 +401,7 @@ impl Search<'_> {
         self.queue.push(Entry(bound, stage, self.states.push_and_get_key(state)));
     }
 
-    /// Whether no state that is known stands for this one. Those for which this one stands are dead then.
+    /// Returns `true` if no known state dominates this one. States that this one dominates become dead.
     fn is_best(&mut self, state: &mut SearchState) -> bool {
         let key = state.key();
         let mut head = self.known.get(&key).copied();
@@ -428,19 +428,19 @@ impl Search<'_> {
         true
     }
 
-    /// No list that begins like this ends earlier.
+    /// Returns a lower bound on the end of any list that begins like this.
     fn least_end(&self, state: &SearchState) -> f64 {
         let space = self.space;
         let (places, streams) = (&state.places, &state.streams);
         let clear = |s: usize| streams.free[s].max(streams.now);
         let (mut ended, left) = (clear(COMPUTE), clear(OFFLOAD));
-        // Seconds of prefetches that must come yet.
+        // Seconds of prefetches that must still come.
         let mut fetches = 0.0;
         let mut least = state.end();
         let mut seen = places.device;
         let mut made: u32 = 0;
         for (q, job) in space.jobs.iter_enumerated().skip(state.stage.index()) {
-            // What it reads, was made before now and is gone.
+            // Absent inputs that were made before now.
             let mut gone = job.reads & !seen;
             while let Some(v) = members(gone).next() {
                 gone &= !only(v);
@@ -460,7 +460,7 @@ impl Search<'_> {
                     _ => {}
                 }
             }
-            // On a half-duplex link what comes and what goes add up.
+            // On a half-duplex link offloads and prefetches add up.
             let before = clear(PREFETCH) + fetches;
             let start = if fetches > 0.0 { ended.max(before) } else { ended };
             let from = if space.machine.half && fetches > 0.0 { left.max(before) } else { left };
@@ -471,7 +471,7 @@ impl Search<'_> {
                 least = least.max(ended);
                 continue;
             }
-            // One option is away when it starts, and one, maybe another, when it ends.
+            // One option is away when it starts, and one, maybe a different one, when it ends.
             let there = press.across & (places.host | space.stages[q.next()].recomputed);
             let need = Bytes(press.away.saturating_sub(space.bytes(there)));
             let need = need.to_f64() / space.machine.offload_rate;
@@ -506,14 +506,14 @@ impl Search<'_> {
         children
     }
 
-    /// What may be given up without loss of anything that is needed and cannot be had otherwise.
+    /// Returns the values that may be given up without losing any that is needed and cannot be restored.
     fn evictable(&self, state: &SearchState) -> Set {
         let Wanted { needed, recomputed, .. } = self.space.stages[state.stage];
         let spare = state.places.host | !needed | recomputed;
         state.places.device & spare & !state.places.unread
     }
 
-    /// The compute command that comes next: the op of the stage, or ops that recompute what it lacks.
+    /// Adds the next compute commands: the op of the stage, or ops that recompute its absent inputs.
     fn runs(&self, at: StateId, children: &mut Vec<SearchState>) {
         let space = self.space;
         let state = &self.states[at];
@@ -547,7 +547,7 @@ impl Search<'_> {
         let state = &self.states[at];
         let job = &space.jobs[op];
         let action = Action::Run { op, again, alternative };
-        // What it makes anew takes the place of what was there.
+        // Its outputs replace their earlier instances.
         let replaced = job.writes & state.places.device;
         let need = job.fresh + job.alternatives[alternative].workspace;
         let candidates = self.evictable(state) & !job.reads & !replaced;
@@ -623,7 +623,7 @@ impl Search<'_> {
         }
     }
 
-    /// When a command could start if there were room; for all but offloads no earlier than the one before it.
+    /// Returns the earliest start of a command if there were room; for all but offloads no earlier than the previous one.
     fn earliest_by_streams(&self, state: &SearchState, action: Action) -> f64 {
         let (space, streams) = (self.space, &state.streams);
         let [compute, offload, prefetch] = streams.free;
@@ -654,7 +654,7 @@ impl Search<'_> {
         }
     }
 
-    /// When the bytes of a value that is given up now are free.
+    /// Returns the time at which the bytes of a value that is given up now are free.
     fn released(&self, streams: &Streams, value: ValueId) -> f64 {
         let mut at = 0.0f64;
         if let Busy::Op(op) = streams.busy[COMPUTE]
@@ -669,7 +669,7 @@ impl Search<'_> {
         at
     }
 
-    /// Bytes in use at a time no earlier than the last start, with nothing new and these values given up.
+    /// Returns the bytes in use at a time no earlier than the last start, with nothing new and these values given up.
     fn in_use(&self, state: &SearchState, given_up: Set, time: f64) -> u64 {
         let streams = &state.streams;
         let waiting = |s: usize| if streams.free[s] > time { streams.leaving[s] } else { 0 };
@@ -677,7 +677,7 @@ impl Search<'_> {
         self.space.bytes(state.places.device & !given_up | held) + waiting(COMPUTE) + waiting(OFFLOAD)
     }
 
-    /// Calls `take` with every time and every least set of values to give up that make room for so many bytes.
+    /// Calls `take` with every time and every minimal set of values to give up that make room for this many bytes.
     fn with_room(
         &self,
         state: &SearchState,
@@ -714,7 +714,7 @@ impl Search<'_> {
         }
     }
 
-    /// The state in which a command has just begun, with values given up for it.
+    /// Returns the state in which a command has just begun, with values given up for it.
     fn begin(&self, at: StateId, action: Action, start: f64, given_up: Set) -> SearchState {
         let mut next = self.states[at].clone();
         (next.step, next.dead) = (Step { parent: at, action, given_up }, false);

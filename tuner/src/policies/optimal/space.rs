@@ -1,10 +1,10 @@
-//! What there is to decide about: the values of a small trace, the ops that make and read them, and what memory, stage by
-//! stage, forces out of the device.
+//! Decision space: the values of a small trace, the ops that make and read them, and the values that memory, stage by stage,
+//! forces out of the device.
 //!
 //! A *value* is a tensor in one version; sets of values are bits of one number. A *stage* is an op of the trace together with
 //! the batch of ops that are recomputed just before it.
 //!
-//! This is worked out from the trace alone, and not from what the planner uses, so that a fault there shows as a difference.
+//! This is computed from the trace alone, independently of the planner's code, so that a bug there shows as a difference.
 
 use crate::request::Allow;
 use plimsoll_ir::schedule::{Duplex, Link, Stream, place_on_host};
@@ -14,25 +14,25 @@ use std::collections::BTreeSet;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A value of the space; its bit in a [`Set`].
+    /// Value of the space; its bit in a [`Set`].
     ValueId, "value");
 
-/// Values, by bit.
+/// Set of values, by bit.
 pub(super) type Set = u128;
 
-/// A tensor in one version.
+/// Tensor in one version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
     pub tensor: TensorId,
     pub bytes: u64,
-    /// The op that makes it; none where it is there from the start.
+    /// Op that makes it; `None` if it exists from the start.
     pub maker: Option<OpId>,
     /// Seconds of its offload and of its prefetch.
     pub out: f64,
     pub back: f64,
 }
 
-/// One alternative of an op, its usual kernel included.
+/// Alternative of an op, including its usual kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpAlternative {
     pub alternative: Option<u32>,
@@ -40,86 +40,86 @@ pub(super) struct OpAlternative {
     pub workspace: u64,
 }
 
-/// An op.
+/// Op of the space.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub reads: Set,
     pub writes: Set,
-    /// Of what it reads: what it updates in place, which is gone then.
+    /// Inputs that it updates in place, which are gone then.
     pub consumed: Set,
-    /// The bytes of what it writes elsewhere.
+    /// Bytes of outputs that are not updates in place.
     pub fresh: u64,
-    /// The fastest first, each with less workspace than the one before.
+    /// Fastest first, each with less workspace than the previous one.
     pub alternatives: Vec<OpAlternative>,
-    /// Whether it may be recomputed.
+    /// `true` if it may be recomputed.
     pub again: bool,
 }
 
-/// What an op's memory forces, whoever decides: one of these is away when it ends.
+/// Constraint of an op's memory on every schedule: one of the options is away when it ends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Press {
-    /// The values that exist during the op, are read after it and not touched by it.
+    /// Values that exist during the op, are read after it and not touched by it.
     pub across: Set,
-    /// So many bytes of them at least are not on the device when the op ends.
+    /// Minimum bytes of them that are not on the device when the op ends.
     pub away: u64,
-    /// The ways to have them away: what is swapped then, and what time passes at least from the op's end to the end of the
-    /// iteration; the least time first. Empty where nothing is away.
+    /// Ways to have them away: the swapped values, and the minimum time from the op's end to the end of the iteration; the least
+    /// time first. Empty if nothing is away.
     pub options: Vec<(Set, f64)>,
 }
 
-/// The decisions that a trace leaves open, and what bounds them.
+/// Decisions that a trace leaves open, with their bounds.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     pub values: TiVec<ValueId, Value>,
     pub jobs: TiVec<OpId, Job>,
     pub machine: Machine,
-    /// What is on the device at the start.
+    /// Values on the device at the start.
     pub start: Set,
-    /// By value: the versions of its tensor.
+    /// By value: versions of its tensor.
     pub versions: TiVec<ValueId, Set>,
     /// By stage, and once more for the end of the iteration.
     pub stages: TiVec<OpId, Wanted>,
-    /// The first stage before which nothing may be recomputed.
+    /// First stage before which nothing may be recomputed.
     pub final_stage: OpId,
     /// By op.
     pub press: TiVec<OpId, Press>,
 }
 
-/// What the request gives.
+/// Parameters from the request.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     /// In bytes.
     pub pool: u64,
-    /// What swapped tensors may take of the host's memory, in bytes; none where all of them fit it.
+    /// Host memory limit for swapped tensors, in bytes; `None` if all of them fit it.
     pub host: Option<u64>,
-    /// Whether values may be swapped.
+    /// `true` if values may be swapped.
     pub swap: bool,
-    /// Whether offloads and prefetches share the link.
+    /// `true` if offloads and prefetches share the link.
     pub half: bool,
-    /// The bytes a second of offloads.
+    /// Bytes per second of offloads.
     pub offload_rate: f64,
 }
 
-/// The values that matter from a stage on.
+/// Values that matter from a stage on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// What ops from then on read.
+    /// Values that ops from then on read.
     pub needed: Set,
-    /// What they may use, if only to run again what they read.
+    /// Values that these ops may use, including those only for recomputing.
     pub useful: Set,
-    /// What of `needed` may be given up without a copy on the host.
+    /// Values of `needed` that may be given up without a copy on the host.
     pub recomputed: Set,
-    /// What may be worth an offload from then on.
+    /// Values that may be worth an offload from then on.
     pub worthy: Set,
 }
 
-/// More values than this are not tried in all combinations.
+/// Maximum number of values that are tried in all combinations.
 const MOST_TRIED: u32 = 10;
 
-/// Sets in the making that are looked at for one cover.
+/// Maximum number of partial sets examined for one cover.
 const MOST_SETS: usize = 20_000;
 
-/// The values of a set.
+/// Returns the values of a set.
 pub(super) fn members(mut set: Set) -> impl Iterator<Item = ValueId> {
     std::iter::from_fn(move || {
         let at = ValueId(set.trailing_zeros());
@@ -130,17 +130,17 @@ pub(super) fn members(mut set: Set) -> impl Iterator<Item = ValueId> {
     })
 }
 
-/// The set of one value.
+/// Returns the set of one value.
 pub(super) fn only(value: ValueId) -> Set {
     1 << value.0
 }
 
-/// The set of some values.
+/// Returns the set of some values.
 pub(super) fn set_of(values: impl IntoIterator<Item = ValueId>) -> Set {
     values.into_iter().fold(0, |set, value| set | only(value))
 }
 
-/// Whether a value is in a set.
+/// Returns `true` if a value is in a set.
 pub(super) fn holds(set: Set, value: ValueId) -> bool {
     set & only(value) != 0
 }
@@ -166,7 +166,7 @@ fn alternatives(op: &Op, room: u64) -> Vec<OpAlternative> {
 }
 
 impl Space {
-    /// The space of a valid trace that is small enough.
+    /// Returns the space of a valid trace that is small enough.
     pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Space {
         let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
         let mut space = Space {
@@ -200,7 +200,7 @@ impl Space {
         space
     }
 
-    /// Where nothing is recomputed, memory is short only during ops that lack room with everything kept.
+    /// If nothing is recomputed, memory is short only during ops that lack room with everything kept.
     fn restrict_worthy(&mut self) {
         if self.jobs.iter().any(|job| job.again) {
             return;
@@ -212,7 +212,7 @@ impl Space {
         }
     }
 
-    /// Nothing is offloaded but these tensors.
+    /// Restricts offloads to these tensors.
     pub fn offload_only(&mut self, tensors: &dyn Fn(TensorId) -> bool) {
         let these = set_of(self.values.keys().filter(|v| tensors(self.values[*v].tensor)));
         self.stages.iter_mut().for_each(|stage| stage.worthy &= these);
@@ -271,7 +271,7 @@ impl Space {
             }
             let mut useful = needed;
             if stage < self.final_stage {
-                // From the last op on: what an op reads is made before it.
+                // Backwards from the last op: an op's inputs are made before it.
                 for job in self.jobs.iter().rev().filter(|job| job.again) {
                     useful |= if job.writes & useful != 0 { job.reads } else { 0 };
                 }
@@ -283,18 +283,18 @@ impl Space {
         self.stages = rows.into_iter().rev().collect();
     }
 
-    /// The op that makes a value, if it may be recomputed.
+    /// Returns the op that makes a value, if it may be recomputed.
     pub fn maker_again(&self, value: ValueId) -> Option<OpId> {
         self.values[value].maker.filter(|k| self.jobs[*k].again)
     }
 
-    /// What the tensors of these values take of the host: of all versions of one the place is the same.
+    /// Returns the host bytes of the tensors of these values: all versions of one share a place.
     pub fn on_host(&self, set: Set) -> u64 {
         let firsts = self.values.keys().filter(|v| self.is_first(*v) && set & self.versions[*v] != 0);
         firsts.map(|v| place_on_host(self.values[v].bytes)).fold(0, u64::saturating_add)
     }
 
-    /// Whether a value is the first version of its tensor.
+    /// Returns `true` if a value is the first version of its tensor.
     pub fn is_first(&self, value: ValueId) -> bool {
         members(self.versions[value]).next() == Some(value)
     }
@@ -303,7 +303,8 @@ impl Space {
         members(set).map(|v| self.values[v].bytes).sum()
     }
 
-    /// What cannot be on the device during an op must be prefetched, or recomputed, after it.
+    /// Returns the constraint of an op: values that cannot be on the device during it must be prefetched, or recomputed, after
+    /// it.
     fn press_at(&self, q: OpId) -> Press {
         let job = &self.jobs[q];
         let made = |v: &ValueId| self.values[*v].maker.is_none_or(|maker| maker < q);
@@ -324,7 +325,7 @@ impl Space {
         let covers = self.covers(&members(across).collect::<Vec<ValueId>>(), away);
         for cover in covers.expect("few values have few sets") {
             let can = cover & recomputed;
-            // All subsets of what can be recomputed.
+            // All subsets of the values that can be recomputed.
             let mut again = can;
             loop {
                 let swapped = cover & !again;
@@ -348,7 +349,7 @@ impl Space {
         press
     }
 
-    /// No less time passes after an op, when these values are prefetched then and those are recomputed.
+    /// Returns a lower bound on the time after an op, if `swapped` are prefetched and `again` recomputed then.
     fn tail(&self, q: OpId, swapped: Set, again: Set) -> f64 {
         let fastest = |job: &Job| job.alternatives[0].seconds;
         let makers: BTreeSet<OpId> = members(again).filter_map(|v| self.values[v].maker).collect();
@@ -368,12 +369,12 @@ impl Space {
         least
     }
 
-    /// All sets of these values that have so many bytes and would not without any one of them; none where there are too many
-    /// to look for.
+    /// Returns all sets of these values that have this many bytes and would not without any one of them; `None` if there are too
+    /// many to search.
     pub fn covers(&self, of: &[ValueId], lacking: u64) -> Option<Vec<Set>> {
         let bytes = |v: ValueId| self.values[v].bytes;
         let mut found = Vec::new();
-        // Sets in the making: chosen, their bytes, and the next value to decide about.
+        // Partial sets: chosen values, their bytes, and the next value to decide about.
         let mut open: Vec<(Set, u64, usize)> = vec![(0, 0, 0)];
         let mut looked = 0;
         while let Some((chosen, sum, next)) = open.pop() {

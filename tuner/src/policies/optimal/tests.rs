@@ -1,5 +1,5 @@
-//! The search without each of its tricks: the same least makespan, found by looking at more states. And the same by a
-//! mixed-integer program (`tests/program.rs`), which shares what a trace is made of with the search, and nothing else.
+//! Tests of the search without each of its tricks: the same minimum makespan, found by examining more states. A mixed-integer
+//! program (`tests/program.rs`), which shares only the parts of a trace with the search, gives the same result.
 
 mod program;
 
@@ -13,7 +13,8 @@ use plimsoll_testing::random_trace_of;
 use program::Solved;
 use std::ops::Range;
 
-/// What a search without some tricks finds of a random trace of that many ops or a few more, and how many states it looks at.
+/// Returns the result of a search without some tricks on a random trace of that many ops or a few more, and the number of states
+/// examined.
 fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, usize) {
     let trace = random_trace_of((ops + seed % 4) as usize, seed);
     let memory = trace.memory();
@@ -69,7 +70,7 @@ fn dominance() {
     check(Trick::Dominance, SWAP, 4, 40);
 }
 
-/// A random trace of some of these ops, with large tensors, so that the host's grain does not count.
+/// Returns a random trace of some of these ops, with large tensors, so that the host's grain does not count.
 fn coarse_trace_of(ops: &Range<u64>, seed: u64) -> Trace {
     let mut trace = random_trace_of((ops.start + seed % (ops.end - ops.start)) as usize, seed);
     trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
@@ -83,7 +84,7 @@ fn coarse_trace_of(ops: &Range<u64>, seed: u64) -> Trace {
 
 const GRAIN: u64 = 4096;
 
-/// The space of a trace between floor and the middle between floor and peak.
+/// Returns the space of a trace between floor and the middle between floor and peak.
 fn space_of(trace: &Trace, seed: u64, allow: Allow) -> Space {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
@@ -95,7 +96,7 @@ fn space_of(trace: &Trace, seed: u64, allow: Allow) -> Space {
     Space::new(trace, budget.0 - trace.resident_bytes.0, &link, allow)
 }
 
-/// The least makespan by search, and what its commands take of the host; none where no iteration fits.
+/// Returns the minimum makespan by search, and the host bytes of its commands; `None` if no iteration fits.
 fn searched(space: &Space) -> Option<(f64, u64)> {
     match fastest(space, f64::INFINITY, 1_000_000, Order::Best, &|| false, Tricks::NONE).0 {
         Found::Fastest(commands) => {
@@ -110,7 +111,7 @@ fn searched(space: &Space) -> Option<(f64, u64)> {
     }
 }
 
-/// Asserts that search and program find the same. Tells whether the program was small enough to say so.
+/// Asserts that search and program agree. Returns `true` if the program was small enough to be solved.
 fn agrees(space: &Space, most_choices: usize, what: &str) -> bool {
     let searched = searched(space).map(|(seconds, _)| seconds);
     let within = searched.map_or(f64::INFINITY, |seconds| seconds * 1.1);
@@ -123,7 +124,7 @@ fn agrees(space: &Space, most_choices: usize, what: &str) -> bool {
     true
 }
 
-/// On how many of so many traces of these ops, whose programs have so few choices, both agree.
+/// Returns the number of traces of these ops, whose programs have at most this many choices, on which both agree.
 fn agree(allow: Allow, ops: Range<u64>, seeds: u64, most_choices: usize) -> usize {
     let agrees = |seed: &u64| {
         let space = space_of(&coarse_trace_of(&ops, *seed), *seed, allow);

@@ -1,36 +1,36 @@
-//! AccUDNN (arXiv 1901.06773): swap every feature map but those that would stall the device, and pin these.
+//! AccUDNN (arXiv 1901.06773): swaps every activation except for those that would stall the device, which are pinned.
 //!
-//! `t_ready[j]` (§3.4, Algorithm 1) is the time from which layer j can start: all that it needs is on the device and has
-//! room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) asks `t_ready[j] <= sum of t_r for r < j`: nothing stalls.
-//! Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: where eq. (6) fails for a set Ω of layers,
-//! the feature maps that they wait for are pinned into memory that is left over, and `t_ready` is worked out anew, until eq.
-//! (6) holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it asks [`satisfies`].
+//! `t_ready[j]` (§3.4, Algorithm 1) is the time from which layer j can start: all its inputs are on the device and its outputs
+//! have room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) requires `t_ready[j] <= sum of t_r for r < j`: nothing
+//! stalls. Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: if eq. (6) fails for a set Ω of
+//! layers, the activations that they wait for are pinned into the memory that is left over, and `t_ready` is computed again,
+//! until eq. (6) holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it calls
+//! [`satisfies`].
 //!
-//! # What is repaired, and why
+//! # Repairs, with reasons
 //!
-//! As they are printed (`printed.rs`, policy `accudnn-as-printed`), the two listings do not do what the paper says of them:
-//! with a budget at which nothing needs to move, some networks stall by a third. Policy `accudnn` does this instead:
+//! To the letter (`printed.rs`, policy `accudnn-as-printed`), the two listings do not do what the paper says of them: with a
+//! budget at which nothing needs to move, some networks stall by a third. Policy `accudnn` does this instead:
 //!
-//! 1. **Memory that was released is free again.** Algorithm 1 only ever adds to `M_used_present`. Its remark says that
-//!    releases "also decrease M_used_present, we just don't depict it explicitly here", and eq. (4) subtracts them. A swapped
-//!    map's bytes are released when its last forward use and its offload are both over: it is `stream_swap-out` that releases
-//!    (§5).
+//! 1. **Memory that was released is free again.** Algorithm 1 only ever adds to `M_used_present`. Its remark says that releases
+//!    "also decrease M_used_present, we just don't depict it explicitly here", and eq. (4) subtracts them. A swapped activation's
+//!    bytes are released when its last forward use and its offload are both over: `stream_swap-out` releases them (§5).
 //! 2. **A prefetch waits until its data exists.** The listing adds up transfers from time 0 ("prefetch operation of subsequent
-//!    layers run continuously"), so that it has maps return before they were made. Here a prefetch starts when the one before
-//!    it has ended, its own offload has ended, and eq. (4) has room for it.
-//! 3. **What is needed first is pinned first.** Algorithm 2 pins "data involved in Ω", a set of layer indices, in no order
-//!    that it names. Taken in the order of the backward pass, it pins the maps that were made last: those have the least time
-//!    between their uses, and pinning them leaves the longest time for the others. The order in which maps are made is the
+//!    layers run continuously"), so that activations return before they were made. Here a prefetch starts when the previous one
+//!    has ended, its own offload has ended, and eq. (4) has room for it.
+//! 3. **Activations needed first are pinned first.** Algorithm 2 pins "data involved in Ω", a set of layer indices, in no order
+//!    that it names. In the order of the backward pass, it pins the activations that were made last: those have the least time
+//!    between their uses, and pinning them leaves the longest time for the others. The order in which activations are made is the
 //!    worst one (Euro-Par'20, Lemma 1).
-//! 4. **Room is counted once.** `M_budget - M_peak(k)` takes the active area for what it is with everything swapped, and what
-//!    is pinned as if it lay beside it. A pinned map is in the active area at the slots of its uses, and most slots need less
-//!    than the peak. Here a map is pinned where it fits at every slot between its uses, beside all that is pinned already.
+//! 4. **Room is counted once.** `M_budget - M_peak(k)` takes the active area with everything swapped, and counts pinned
+//!    activations in addition to it. A pinned activation is in the active area at the slots of its uses, and most slots need less
+//!    than the peak. Here an activation is pinned if it fits at every slot between its uses, next to all activations pinned
+//!    already.
+//! The value of the four repairs is measured in `benches/README.md`.
 //!
-//! What the four are worth is in `benches/README.md`.
-//!
-//! What the paper leaves out, and so does this: a layer that stalls delays all that follows, where eq. (6) has each layer end
-//! after the sum of what is computed before it; and addresses. A trace that satisfies eq. (6) may still stall; the schedule's
-//! own clock tells.
+//! Like the paper, this file leaves out two things: a layer that stalls delays all that follows, while in eq. (6) each layer ends
+//! after the sum of the computation before it; and addresses. A trace that satisfies eq. (6) may still stall; the schedule's own
+//! clock shows that.
 
 mod printed;
 
@@ -45,19 +45,19 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Where pinned maps leave no addresses, so small a part of them is swapped first.
+/// If pinned activations leave no addresses, this small a part of them, as a divisor, is swapped first.
 const FEWER: usize = 64;
 
-/// What Algorithms 1 and 2 say of one batch size.
+/// Result of Algorithms 1 and 2 for one batch size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// By op: when it can start, with the pinned feature maps pinned; infinite where there is never room for it.
+    /// By op: time at which it can start, with the pinned activations pinned; infinite if there is never room for it.
     pub t_ready: TiVec<OpId, Seconds>,
-    /// The ops for which eq. (6) fails with this `t_ready`; empty where nothing stalls.
+    /// Ops for which eq. (6) fails with this `t_ready`; empty if nothing stalls.
     pub violating: Vec<OpId>,
-    /// The feature maps that stay on the device, in the order in which they were pinned.
+    /// Activations that stay on the device, in the order in which they were pinned.
     pub pinned: Vec<TensorId>,
-    /// Their gaps; and by gap, whether it is swapped.
+    /// Their gaps; and by gap, `true` if it is swapped.
     pinned_gaps: Vec<GapId>,
     swapped: TiVec<GapId, bool>,
 }
@@ -79,15 +79,15 @@ impl Verdict {
         }
     }
 
-    /// Whether eq. (6) holds for all layers.
+    /// Returns `true` if eq. (6) holds for all layers.
     pub fn satisfied(&self) -> bool {
         self.violating.is_empty()
     }
 }
 
-/// When each of the ops can start where these gaps are swapped: Algorithm 1, repaired.
+/// Returns the time at which each op can start if these gaps are swapped: Algorithm 1, repaired.
 fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) -> TiVec<OpId, f64> {
-    // By slot, when its op ends if nothing stalls.
+    // By slot: time at which its op ends if nothing stalls.
     let mut ended: TiVec<Slot, f64> = TiVec::with_capacity(gaps.seconds.len());
     for seconds in &gaps.seconds {
         ended.push(ended.last().map_or(0.0, |last| last + seconds));
@@ -128,7 +128,7 @@ fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) 
             let starts = came.max(room).max(hosted[gap.version]);
             came = starts + link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
         }
-        // The start is no op's.
+        // The start belongs to no op.
         if slot > Slot::START {
             ready.push(if fetched[slot].is_empty() { room } else { room.max(came) });
         }
@@ -136,8 +136,8 @@ fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) 
     ready
 }
 
-/// By version of a tensor's contents: when the host has them. An offload starts when the map is made and the offload before it
-/// has ended.
+/// By version of a tensor's contents: time at which the host has them. An offload starts when the activation is made and the
+/// previous offload has ended.
 fn hosted(
     gaps: &Gaps,
     link: &Link,
@@ -158,12 +158,12 @@ fn hosted(
     hosted
 }
 
-/// Ω: the layers for which eq. (6) fails.
+/// Returns Ω: the layers for which eq. (6) fails.
 fn violating(gaps: &Gaps, ready: &TiSlice<OpId, f64>) -> Vec<OpId> {
     let mut computed = 0.0;
     let mut violating = Vec::new();
     for (op, ready) in ready.iter_enumerated() {
-        // A billionth of the time so far is what sums of floats may differ by.
+        // Sums of floats may differ by a billionth of the time so far.
         if *ready > computed * (1.0 + 1e-9) {
             violating.push(op);
         }
@@ -172,19 +172,19 @@ fn violating(gaps: &Gaps, ready: &TiSlice<OpId, f64>) -> Vec<OpId> {
     violating
 }
 
-/// Whether the op that uses a gap's bytes next is one of these, which are in order.
+/// Returns `true` if the op that uses a gap's bytes next is one of these, which are in order.
 fn is_waited_for(gap: &Gap, by: &[OpId]) -> bool {
     gap.before.op().is_some_and(|op| by.binary_search(&op).is_ok())
 }
 
-/// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link: by their letter, or repaired.
+/// Returns the verdict of Algorithms 1 and 2 on a trace at its batch size, for a budget and a link: to the letter, or repaired.
 pub fn judge(trace: &Trace, budget: Bytes, link: &Link, as_printed: bool) -> Verdict {
     let pool = budget.saturating_sub(trace.resident_bytes);
     let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn);
     judge_gaps(trace, &gaps, pool.0, link, as_printed, &Limits::default())
 }
 
-/// Where time is up, what was pinned so far is all that is.
+/// Returns the verdict on these gaps. If time is up, only activations pinned so far are pinned.
 fn judge_gaps(
     trace: &Trace,
     gaps: &Gaps,
@@ -221,7 +221,7 @@ fn judge_gaps(
     }
 }
 
-/// Whether eq. (6) can be met at this batch size: the condition of Algorithm 2's loop.
+/// Returns `true` if eq. (6) can be met at this batch size: the condition of Algorithm 2's loop.
 pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
     judge(trace, budget, link, false).satisfied()
 }
@@ -241,8 +241,8 @@ pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, Pla
         if !short || pinned.is_empty() {
             return Ok(realised);
         }
-        // Addresses do not fit beside so much that is pinned: what was pinned last is swapped after all, twice as much each
-        // time; all of it if time is up.
+        // Addresses do not fit with so many pinned activations: those pinned last are swapped after all, twice as many each time;
+        // all of them if time is up.
         let stays = if limits.is_expired() { 0 } else { pinned.len().saturating_sub(fewer) };
         fewer *= 2;
         for g in pinned.split_off(stays) {

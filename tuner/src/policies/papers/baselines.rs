@@ -1,19 +1,19 @@
 //! The three baselines of Euro-Par'20 §6.1, on its chains: VDNN, TFLMS and AutoSwap.
 //!
-//! - `vdnn-ratio`: for every threshold, offload the stages whose u_F / |x| is above it, or half of them (every other
-//!   one); the best of all these no-wait, ordered schedules. Of more than 512 stages, 512 thresholds.
+//! - `vdnn-ratio`: for every threshold, offload the stages whose u_F / |x| is above it, or half of them (every second one); the
+//!   best of all these no-wait, ordered schedules. For more than 512 stages, 512 thresholds.
 //! - `tflms`: offload the first n tensors, and start to prefetch d stages ahead; no profile, so that no computation ever
 //!   waits for memory ("it is unable to delay forward computations"): bytes count as free only when their offload is over
 //!   by the predicted times. The best n and d; of more than 64 stages, 64 values of n are tried, and d grows by about
 //!   half each time.
-//! - `autoswap`: offload in the order of a weighted average of four scores until everything fits; the best of many
-//!   weights. The paper names neither scores nor their formulas; those of AutoSwap (Zhang et al., arXiv 1903.06631) are
-//!   read as: the duration of absence (between the end of the offload and the start of the prefetch), the area of absence
-//!   (that times bytes), the duration weighted by how far memory exceeds the pool meanwhile, and the same where what was
-//!   taken before counts as gone. Weights are drawn evenly, from the request's seed, in place of Bayesian optimisation.
-//!   Of more than 1024 stages, several are taken at once for the last score.
+//! - `autoswap`: offload in the order of a weighted average of four scores until everything fits; the best of many weights. The
+//!   paper names neither scores nor their formulas; those of AutoSwap (Zhang et al., arXiv 1903.06631) are read as: the duration
+//!   of absence (between the end of the offload and the start of the prefetch), the area of absence (that times bytes), the
+//!   duration weighted by the excess of memory over the pool meanwhile, and the same with earlier choices counted as gone.
+//!   Weights are drawn evenly, from the request's seed, in place of Bayesian optimisation. For more than 1024 stages, several are
+//!   taken at once for the last score.
 //!
-//! When time is up each is content with the best so far.
+//! When time is up each returns the best so far.
 
 use super::chain::{Stage, chain};
 use super::stages::{Fixed, needs, windows};
@@ -56,7 +56,7 @@ pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
     case.realise_fastest(&gaps, &stages, sets)
 }
 
-/// How many thresholds are tried at most.
+/// Maximum number of thresholds.
 const THRESHOLDS: usize = 512;
 
 /// `autoswap`.
@@ -65,7 +65,7 @@ pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, PlanError> {
     let scores = scores(case, &gaps, &stages);
     let mut random = Random::new(case.request.seed);
     let mut weights: Vec<[f64; 4]> = (0..4).map(|one| std::array::from_fn(|i| f64::from(i == one))).collect();
-    // Exponentials of equal mean, of which only the proportions count, are even over all proportions.
+    // Exponentials of equal mean, of which only the proportions count, are uniform over all proportions.
     weights.extend((0..DRAWS).map(|_| std::array::from_fn(|_| -(1.0 - random.unit()).ln())));
     let sets = weights.iter().map(|weights| {
         let score = |i: &usize| weights.iter().zip(&scores).map(|(w, s)| w * s[*i]).sum::<f64>();
@@ -76,13 +76,13 @@ pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, PlanError> {
     case.realise_fastest(&gaps, &stages, sets)
 }
 
-/// In so many rounds all stages are scored at most.
+/// Maximum number of rounds in which all stages are scored.
 const ROUNDS: usize = 1024;
 
-/// How many weights are drawn.
+/// Number of weights drawn.
 const DRAWS: usize = 60;
 
-/// Takes stages in this order until everything fits, passing by those that free nothing where it is needed.
+/// Takes stages in this order until everything fits, skipping those that free nothing where it is needed.
 fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool> {
     let mut set = vec![false; stages.len()];
     let mut over = RangeMax::beyond(&gaps.base, pool);
@@ -96,16 +96,16 @@ fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool
     set
 }
 
-/// The four scores of every stage, each between 0 and 1.
+/// Returns the four scores of every stage, each between 0 and 1.
 fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
-    // By slot, and once more for the end: the seconds of all slots before it.
+    // By slot, and once more for the end: seconds of all slots before it.
     let mut begun: TiVec<Slot, f64> = vec![0.0].into();
     let mut sum = 0.0;
     for seconds in &gaps.seconds {
         sum += seconds;
         begun.push(sum);
     }
-    // The slots between the two parts of a stage.
+    // Slots between the two parts of a stage.
     let between = |stage: &Stage| stage.forward_slots.end..stage.backward_slots.start.max(Slot(1));
     let absent = |stage: &Stage| {
         let Range { start, end } = between(stage);
@@ -159,7 +159,7 @@ pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, PlanError> {
     let mut found: Option<(u64, f64, TiVec<GapId, Option<Fixed>>)> = None;
     for k in 0..=counts {
         let late = case.request.limits.is_expired();
-        // When time is up what fits if anything does is the last that is tried.
+        // When time is up, the last set tried is the one that fits if any does.
         let count = if late { stages.len() } else { stages.len() * k / counts.max(1) };
         let mut ahead = 1;
         while ahead <= stages.len().max(1) {
@@ -184,7 +184,7 @@ pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, PlanError> {
     case.realise_fixed(&gaps, &fixed)
 }
 
-/// The windows of these stages' gaps when no op waits for an offload, and prefetches start so many stages ahead.
+/// Returns the windows of these stages' gaps when no op waits for an offload, and prefetches start this many stages ahead.
 fn ahead_of_use(
     case: &Case<'_>,
     gaps: &Gaps,
@@ -199,14 +199,14 @@ fn ahead_of_use(
     let mut link = 0.0f64;
     let mut fixed: TiVec<GapId, Option<Fixed>> = vec![None; gaps.gaps.len()].into();
     for (i, stage) in offloaded.iter().enumerate() {
-        // The first backward op of the stage so many stages above; the start of the backward pass above all.
+        // First backward op of the stage this many stages above; above all stages, the start of the backward pass.
         let mut above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| &s.backward_slots);
         let trigger = above.find(|slots| !slots.is_empty()).map(|slots| slots.start);
         for &g in &stage.gaps {
             let gap = &gaps.gaps[g];
             let seconds = case.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
             link = link.max(ended[gap.writer]) + seconds;
-            // A slot starts when the one before has ended.
+            // A slot starts when the previous one has ended.
             let left = ended.partition_point(|end| *end < link * (1.0 - 1e-12)).next();
             let leaves = left.max(gap.after.next());
             let returns = trigger.unwrap_or(gap.before).min(gap.before).max(leaves);
@@ -219,7 +219,7 @@ fn ahead_of_use(
     fixed
 }
 
-/// How long an iteration takes when only prefetches are waited for.
+/// Returns the seconds of an iteration that waits only for prefetches.
 fn predicted(case: &Case<'_>, gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> f64 {
     let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.base.len() + 1].into();
     for (g, window) in windows.iter_enumerated() {

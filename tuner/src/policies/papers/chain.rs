@@ -1,13 +1,13 @@
 //! A trace as a chain, as Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) plans it: stages with a forward and a backward
 //! part, each leaving x_i for its backward part.
 //!
-//! The paper groups "each non-linear part of the graph in a virtual layer" (§6.1). Here the forward pass is cut wherever just
-//! one tensor made in it (or none) is still to be used by it, or several of which the next user is the same op: the list of
-//! features that a layer of DenseNet concatenates is one x, as it is in the torchvision of the paper. What was there from the
-//! start does not count. x_i of stage i is all that is read in stage i for the last time before the backward pass: its input,
-//! and what its virtual layer keeps for its own backward part. The paper does not say where it counts the latter; it has to
-//! be stored like the rest. The backward ops belong to the stage whose x_i they are the first to use, those before and
-//! between them to the stage before.
+//! The paper groups "each non-linear part of the graph in a virtual layer" (§6.1). Here the forward pass is cut wherever just one
+//! tensor made in it (or none) is still to be used by it, or several of which the next user is the same op: the list of features
+//! that a layer of DenseNet concatenates is one x, as it is in the torchvision of the paper. Tensors that exist from the start do
+//! not count. x_i of stage i is all tensors that are read in stage i for the last time before the backward pass: its input, and
+//! the tensors that its virtual layer keeps for its own backward part. The paper does not say where it counts the latter; they
+//! have to be stored like the rest. The backward ops belong to the stage whose x_i they are the first to use, those before and
+//! between them to the previous stage.
 //!
 //! x_i is offloaded whole or not at all, and gradients never (assumption A).
 
@@ -22,20 +22,20 @@ use plimsoll_ir::{Bytes, Seconds, TensorId};
 use std::ops::Range;
 use typed_index_collections::TiVec;
 
-/// One stage of a chain.
+/// Stage of a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stage {
-    /// The gaps of x_i.
+    /// Gaps of x_i.
     pub gaps: Vec<GapId>,
     /// |x_i| in bytes.
     pub bytes: u64,
     /// u_F and u_B in seconds.
     pub forward_seconds: f64,
     pub backward_seconds: f64,
-    /// The most that the pool holds during F_i and B_i when nothing is offloaded (m_F and m_B of §3.2), in bytes.
+    /// Most bytes that the pool holds during F_i and B_i when nothing is offloaded (m_F and m_B of §3.2).
     pub forward_bytes: u64,
     pub backward_bytes: u64,
-    /// The slots of F_i and B_i; empty where there are none.
+    /// Slots of F_i and B_i; empty if there are none.
     pub forward_slots: Range<Slot>,
     pub backward_slots: Range<Slot>,
 }
@@ -68,12 +68,12 @@ impl Stage {
     }
 }
 
-/// Adds a slot behind a range.
+/// Extends a range by a slot at its end.
 fn grow(slots: &mut Range<Slot>, slot: Slot) {
     *slots = if slots.is_empty() { slot } else { slots.start }..slot.next();
 }
 
-/// The chain of a trace: its stages in the order of the forward pass. Empty for a trace without forward ops.
+/// Returns the chain of a trace: its stages in the order of the forward pass. Empty for a trace without forward ops.
 pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
     let forward = Slot::new(trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count());
     if forward == Slot::START {
@@ -110,18 +110,18 @@ pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
     stages
 }
 
-/// By slot: whether all tensors that were made until its end, and are still to be used by the forward pass, are next used
-/// by the same op.
+/// By slot: `true` if all tensors that were made until its end, and are still to be used by the forward pass, are next used by
+/// the same op.
 fn cuts(trace: &Trace, forward: Slot) -> TiVec<Slot, bool> {
-    // By boundary: how many there are, and the sums of the slots of their next uses and of the squares of these. All are
-    // equal where the number times the sum of squares is the square of the sum, and only there.
+    // By boundary: the number of tensors, and the sums of the slots of their next uses and of the squares of these. All are equal
+    // exactly if the number times the sum of squares is the square of the sum.
     let mut sums: TiVec<Slot, [i128; 3]> = vec![[0; 3]; forward.index() + 2].into();
     let mut last: TiVec<TensorId, Option<Slot>> = vec![None; trace.tensors.len()].into();
     for (slot, op) in Slot::each(Slot(1)..forward.next()).zip(&trace.ops) {
         for t in op.touches().filter(|t| trace.tensors[t.index()].bytes > Bytes::ZERO) {
             let written = op.writes.contains(&t);
             let Some(before) = last[t] else {
-                // What is read before it is written was there from the start.
+                // Tensors read before they are written exist from the start.
                 last[t] = Some(if op.reads.contains(&t) { Slot::START } else { slot });
                 continue;
             };
@@ -143,7 +143,7 @@ fn cuts(trace: &Trace, forward: Slot) -> TiVec<Slot, bool> {
     sums.into_iter().map(equal).collect()
 }
 
-/// By gap: whether it is of one of these stages.
+/// By gap: `true` if it belongs to one of these stages.
 pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> TiVec<GapId, bool> {
     let mut swapped = gaps.none();
     let chosen = stages.iter().zip(offloaded).filter(|(_, offloaded)| **offloaded);
@@ -152,8 +152,9 @@ pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> TiVe
 }
 
 impl Case<'_> {
-    /// Of several sets of offloaded stages the one that is fastest as the no-wait schedule of Proposition 1. Where its
-    /// addresses do not fit, the next; where no set fits, the one that comes nearest. When time is up, of those until then.
+    /// Realises, of several sets of offloaded stages, the one that is fastest as the no-wait schedule of Proposition 1. If its
+    /// addresses do not fit, the next; if no set fits, the one that comes nearest. When time is up, the choice is among those
+    /// tried.
     pub(crate) fn realise_fastest(
         &self,
         gaps: &Gaps,
@@ -189,11 +190,11 @@ impl Case<'_> {
         }
         match nearest {
             Some(nearest) => Ok(nearest),
-            // Not even one stage: what is kept decides.
+            // Not even one stage: the kept tensors decide.
             None => self.realise(gaps, &gaps.none(), &GIVEN),
         }
     }
 }
 
-/// How many sets are given addresses, at most.
+/// Maximum number of sets that are given addresses.
 const TRIED: usize = 4;

@@ -1,23 +1,23 @@
-//! DynProg (Euro-Par'20 §5): a dynamic program over which activations are offloaded, exact where communications can be
-//! interrupted, in S memory slots.
+//! DynProg (Euro-Par'20 §5): a dynamic program over the offloaded activations, exact if communications can be interrupted, in S
+//! memory slots.
 //!
-//! A state after stage i - 1 is (K, d_F, d_B): the kept bytes of the stages so far, what is still to be offloaded when
-//! F_(i-1) ends, and what is fetched ahead when B_(i-1) starts; negative ones are time left over, times the rate. The paper
-//! has M_F in place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of `Program::advance`,
-//! with what a stage needs beside kept and waiting bytes in one number. Equations (9) and (10) are
-//! `Program::between`. Of states with the same K, one that has less of d_F, d_B and stall loses nothing against
-//! another (every equation rises in all three), so only such are stored; the paper stores all.
+//! A state after stage i - 1 is (K, d_F, d_B): the kept bytes of the stages so far, the bytes still to be offloaded when F_(i-1)
+//! ends, and the bytes fetched ahead when B_(i-1) starts; negative ones are time left over, times the rate. The paper has M_F in
+//! place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of `Program::advance`, with a stage's needs in
+//! addition to kept and waiting bytes in one number. Equations (9) and (10) are `Program::between`. Of states with the same K,
+//! one that has less of d_F, d_B and stall is at least as good (every equation rises in all three), so only such are stored; the
+//! paper stores all.
 //!
-//! Rounding (§5.3.2): S = 500 slots of M / S bytes; temporaries up; u·β in partial sums, down; |x_i| in partial sums, up,
-//! and as long as the result does not fit, those whose rounded value is below the true one are increased by one, the
-//! closest first. The paper increases one at a time; here it is a sixteenth of them, so that there are few rounds.
+//! Rounding (§5.3.2): S = 500 slots of M / S bytes; temporaries up; u·β in partial sums, down; |x_i| in partial sums, up, and as
+//! long as the result does not fit, those whose rounded value is below the true one are increased by one, the closest first. The
+//! paper increases one at a time; here it is a sixteenth of them, so that there are few rounds.
 //!
-//! β is one rate in the paper; here offloads and prefetches have each their own. The decisions become the no-wait,
-//! ordered schedule (§5.3.1). The paper has no addresses: where none fit, the program is run for less memory.
+//! β is one rate in the paper; here offloads and prefetches have separate rates. The decisions become the no-wait, ordered
+//! schedule (§5.3.1). The paper has no addresses: if none fit, the program is run for less memory.
 //!
-//! Of a network that is no chain, such as U-Net, a late stage reads last what an early stage's backward part still needs: there
-//! the program counts it as a temporary, which cannot leave, and finds nothing where there are schedules. Then it is run for
-//! more memory than there is, and what it decides is taken where that fits exactly.
+//! In a network that is no chain, such as U-Net, a late stage is the last to read tensors that an early stage's backward part
+//! still needs: there the program counts them as temporaries, which cannot leave, and finds nothing although there are schedules.
+//! Then it is run for more memory than there is, and its decisions are taken if they fit exactly.
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::Gaps;
@@ -27,20 +27,20 @@ use plimsoll_ir::{Bytes, define_id};
 use typed_index_collections::TiVec;
 
 define_id!(
-    /// A state after a stage.
+    /// State after a stage.
     StateId, "state");
 
 /// S.
 const SLOTS: i64 = 500;
 
-/// The slots that a stage can move at most.
+/// Maximum number of slots that a stage can move.
 const MOVES: f64 = 1e12;
 
-/// The shares of the pool that are planned for, until addresses fit.
+/// Shares of the pool that are planned for, until addresses fit.
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 
-/// Where nothing fits by the program's count: the shares that are planned for, until the decisions fit exactly. What keeps most
-/// comes first.
+/// Shares that are planned for if nothing fits by the program's count, until the decisions fit exactly. Those that keep most come
+/// first.
 const WIDER: [f64; 10] = [3.0, 2.5, 2.0, 1.8, 1.6, 1.45, 1.3, 1.2, 1.1, 1.05];
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
@@ -65,11 +65,11 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
             return Ok(found);
         }
     }
-    // Nothing that the program allows: all that can be offloaded is.
+    // The program allows nothing: all stages that can be offloaded are.
     case.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
 }
 
-/// By stage: whether it is offloaded, by a program for so many `planned` bytes; none where nothing fits into the pool.
+/// By stage: `true` if it is offloaded, by a program for `planned` bytes; `None` if nothing fits into the pool.
 fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64, planned: u64) -> Option<Vec<bool>> {
     let link = &case.request.link;
     let rates = [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0];
@@ -84,7 +84,7 @@ fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64, planned: u6
             return Some(offloaded);
         }
         let mut below: Vec<usize> = (0..x.len()).filter(|i| slots(x[*i]) < exact[*i]).collect();
-        // Rounding makes up for slots, and not for bytes that are not there.
+        // Rounding makes up for slots, and not for bytes that do not exist.
         if planned > pool || below.is_empty() || case.request.limits.is_expired() {
             return None;
         }
@@ -94,17 +94,17 @@ fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64, planned: u6
     }
 }
 
-/// A number of slots, as a real number: exact, as all are below 2^53.
+/// Returns a number of slots as a real number: exact, as all are below 2^53.
 fn slots(count: i64) -> f64 {
     count as f64
 }
 
-/// A rounded number of slots.
+/// Returns a rounded number of slots.
 fn whole(slots: f64) -> i64 {
     slots as i64
 }
 
-/// The differences of rounded partial sums.
+/// Returns the differences of rounded partial sums.
 fn differences(values: impl Iterator<Item = f64>, round: fn(f64) -> f64) -> Vec<i64> {
     let (mut sum, mut before) = (0.0, 0i64);
     let difference = |value: f64| {
@@ -120,7 +120,7 @@ fn differences(values: impl Iterator<Item = f64>, round: fn(f64) -> f64) -> Vec<
 /// Sizes in slots, and times in slots that the link moves meanwhile.
 struct Program {
     x: Vec<i64>,
-    /// What F_i and B_i need beside kept and waiting bytes of earlier stages.
+    /// Needs of F_i and B_i in addition to kept and waiting bytes of earlier stages.
     needs: [Vec<i64>; 2],
     /// u_F·β and u_B·β.
     moves: [Vec<i64>; 2],
@@ -133,14 +133,14 @@ struct ChainState {
     kept: i64,
     /// d_F and d_B.
     waiting: [i64; 2],
-    /// Seconds.
+    /// Seconds of stall.
     idle: f64,
-    /// The state before, and whether the stage between was offloaded.
+    /// Previous state, and `true` if the stage between was offloaded.
     from: StateId,
     offloaded: bool,
 }
 
-/// How a state came about, which is all that is remembered of those of earlier stages.
+/// Origin of a state, which is all that is stored of the states of earlier stages.
 #[derive(Clone, Copy)]
 struct Step {
     from: StateId,
@@ -157,14 +157,14 @@ impl Program {
                 needs.push(x + whole(((Bytes(most).to_f64() - Bytes(sum).to_f64()) / unit).ceil()));
             }
         }
-        // More than everything is as good as everything: sums stay within 64 bits.
+        // Amounts above everything count as everything: sums stay within 64 bits.
         let forward = stages.iter().map(|stage| (stage.forward_seconds * rates[0] / unit).min(MOVES));
         let backward = stages.iter().map(|stage| (stage.backward_seconds * rates[1] / unit).min(MOVES));
         let moves = [differences(forward, f64::floor), differences(backward, f64::floor)];
         Program { x: x.to_vec(), needs, moves, seconds: rates.map(|rate| unit / rate) }
     }
 
-    /// Algorithm 1. None where nothing fits, or where time is up.
+    /// Algorithm 1. `None` if nothing fits, or if time is up.
     fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
         let first = ChainState { kept: 0, waiting: [0, 0], idle: 0.0, from: StateId(0), offloaded: false };
         let mut states: TiVec<StateId, ChainState> = vec![first].into();
@@ -201,7 +201,7 @@ impl Program {
         Some(offloaded)
     }
 
-    /// Equations (1) to (8): the states after stage i, with x_i offloaded and kept; none where it does not fit.
+    /// Equations (1) to (8): the states after stage i, with x_i offloaded and kept; `None` if it does not fit.
     fn advance(&self, i: usize, state: &ChainState, from: StateId) -> Option<[ChainState; 2]> {
         let mut passed = [0; 2];
         let mut idle = state.idle;
@@ -228,7 +228,7 @@ impl Program {
         match (out > 0, into > 0) {
             (false, false) => 0.0,
             (true, true) => slots(out) * self.seconds[0] + slots(into) * self.seconds[1],
-            // One way goes on during the first ops of the other phase: those of the backward pass in the order in which
+            // One direction continues during the first ops of the other phase: those of the backward pass in the order in which
             // they run, those of the forward pass from its end.
             (true, false) => self.overlap(state, 0, 1, -into),
             (false, true) => self.overlap(state, 1, 0, -out),
@@ -237,7 +237,7 @@ impl Program {
 
     fn overlap(&self, state: &ChainState, direction: usize, phase: usize, free: i64) -> f64 {
         let waiting = state.waiting[direction];
-        // A slot of time is worth one of the other rate.
+        // A slot of time, converted to the other rate.
         let scale = self.seconds[phase] / self.seconds[direction];
         let mut idle = slots(waiting) - slots(free) * scale;
         let mut alive: i64 = self.x.iter().sum();
@@ -256,7 +256,7 @@ impl Program {
     }
 }
 
-/// Adds a state to those of its K, unless one is as good in everything; takes out those than which it is.
+/// Adds a state to those of its K, unless one is as good in everything; removes those that it dominates.
 fn insert(front: &mut Vec<ChainState>, state: ChainState) {
     let no_worse = |a: &ChainState, b: &ChainState| {
         a.idle <= b.idle && a.waiting[0] <= b.waiting[0] && a.waiting[1] <= b.waiting[1]

@@ -1,12 +1,12 @@
 //! Greedy (Euro-Par'20 §4.2): the no-wait, ordered, eager schedule that offloads the first activations.
 //!
-//! Theorem 2: where activations can be offloaded in part, it is optimal to offload the first M_peak - M_GPU bytes. Greedy
-//! rounds up to whole activations: the first k of them, "where k is the smallest index such that" they are enough. In a
-//! chain all of them are alive at the peak, so that enough means that everything fits; in a trace with a memory profile
-//! of its own it means just that here: k is the smallest for which every op fits.
+//! Theorem 2: if activations can be offloaded in part, it is optimal to offload the first M_peak - M_GPU bytes. Greedy rounds up
+//! to whole activations: the first k of them, "where k is the smallest index such that" they are enough. In a chain all of them
+//! are alive at the peak, so that enough means that everything fits; in a trace with a different memory profile it means just
+//! that here: k is the smallest for which every op fits.
 //!
-//! The paper has no addresses. Where none fit, more activations are offloaded, twice as many more each time; all of them
-//! where time is up.
+//! The paper has no addresses. If none fit, more activations are offloaded, twice as many more each time; all of them if time is
+//! up.
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::Gaps;
@@ -32,7 +32,7 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
     }
 }
 
-/// The smallest k for which offloading the first k stages leaves no op above the pool; all where none does.
+/// Returns the smallest k for which offloading the first k stages leaves no op above the pool; all if none does.
 fn prefix(gaps: &Gaps, stages: &[Stage], pool: u64) -> usize {
     let fits = |k: usize| {
         let set: Vec<bool> = (0..stages.len()).map(|i| i < k).collect();

@@ -1,16 +1,16 @@
-//! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174): of n layers, what the last layer
-//! of each segment leaves is kept, and the rest of the segment is recomputed, at once, when the backward pass comes to it.
-//! Nothing is swapped.
+//! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174): of n layers, the output of the last
+//! layer of each segment is kept, and the rest of the segment is recomputed, at once, when the backward pass comes to it. Nothing
+//! is swapped.
 //!
-//! - `memonger`, as the papers of this house compare with it: sqrt(n) segments, evenly divided.
-//! - `memonger-search`: the paper's search over budgets. Its Algorithm 3 ends a segment with the layer that makes the
-//!   segment's outputs exceed b bytes. It is run for every b of a grid in steps of sqrt(2), the step by which the paper
-//!   brackets the best b, from all outputs together (nothing is recomputed) down to the smallest output. The paper takes
-//!   the division that needs least memory; here it is the fastest that fits.
+//! - `memonger`, as the papers that Plimsoll follows compare with it: sqrt(n) segments, evenly divided.
+//! - `memonger-search`: the paper's search over budgets. Its Algorithm 3 ends a segment with the layer that makes the segment's
+//!   outputs exceed b bytes. It is run for every b of a grid in steps of sqrt(2), the step by which the paper brackets the best
+//!   b, from all outputs together (nothing is recomputed) down to the smallest output. The paper takes the division that needs
+//!   least memory; here it is the fastest that fits.
 //!
-//! Layers are the stages of `chain.rs`, and an output is what a stage keeps for the backward pass. A segment's boundary is
-//! what a later segment's forward ops read; where such an op updates it in place, what it makes of it. What cannot be
-//! recomputed, such as the mask of a dropout, stays, and so does the last segment, with which the backward pass begins.
+//! Layers are the stages of `chain.rs`, and an output is the tensors that a stage keeps for the backward pass. A segment's
+//! boundary is the tensors that a later segment's forward ops read; if such an op updates one in place, its result. Tensors that
+//! cannot be recomputed, such as the mask of a dropout, stay, and so does the last segment, with which the backward pass begins.
 
 use super::chain::{Stage, chain};
 use super::keep::keep;
@@ -22,7 +22,7 @@ use crate::place::realise::{Attempt, Case, GIVEN, Realised};
 use crate::request::{PlanError, Witness};
 use plimsoll_ir::{Bytes, Seconds};
 
-/// Nothing is swapped, so that pool and windows are no matter.
+/// Nothing is swapped, so that pool and windows do not matter.
 const ATTEMPTS: [Attempt; 2] = [GIVEN[1], GIVEN[9]];
 
 /// `memonger`.
@@ -61,7 +61,7 @@ pub(crate) fn searched(case: &Case<'_>) -> Result<Realised, PlanError> {
     }
 }
 
-/// What is divided into segments.
+/// Layers to divide into segments.
 struct Layers<'a> {
     case: &'a Case<'a>,
     uses: Uses,
@@ -74,13 +74,13 @@ impl<'a> Layers<'a> {
         Layers { case, uses: Uses::of(case.trace), stages: chain(case.trace, &gaps) }
     }
 
-    /// By layer its segment: Algorithm 3 for all budgets of the grid, each division once.
+    /// By layer: its segment. Algorithm 3 for all budgets of the grid, each division once.
     fn divisions(&self) -> Vec<Vec<usize>> {
         let outputs = || self.stages.iter().map(|stage| Bytes(stage.bytes).to_f64());
         let least = outputs().filter(|bytes| *bytes > 0.0).fold(f64::INFINITY, f64::min);
         let mut divisions: Vec<Vec<usize>> = Vec::new();
         let all = outputs().sum::<f64>();
-        // Every other step halves b, and to the bit.
+        // Every second step halves b, exactly to the bit.
         let budgets = (0..).map(|step| all / (f64::from(step) / 2.0).exp2());
         for budget in budgets.take_while(|budget| *budget >= least) {
             let (mut segment, mut sum) = (0, 0.0);
@@ -100,7 +100,7 @@ impl<'a> Layers<'a> {
         divisions
     }
 
-    /// The iteration with these segments; none where it could not be counted with.
+    /// Returns the iteration with these segments; `None` if it is too large to count.
     fn unrolled(&self, segment_of: &[usize]) -> Option<Unrolled> {
         let Layers { case, uses, stages } = self;
         let last = segment_of.last().copied().unwrap_or(0);

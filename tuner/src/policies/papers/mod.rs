@@ -1,4 +1,4 @@
-//! The policies of the papers, section by section, and what several of them need.
+//! Policies of the papers, section by section, and their common parts.
 
 pub mod accudnn;
 pub(crate) mod baselines;

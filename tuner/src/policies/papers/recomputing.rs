@@ -1,10 +1,9 @@
-//! Iterations in which ops are recomputed, as a trace of their own: each run of an op is an op there, and every copy of a
-//! tensor that exists at a time is a tensor. What knows of gaps, windows and addresses then knows of recomputation.
+//! Iterations with recomputed ops, as separate traces: each run of an op is an op there, and every copy of a tensor that exists
+//! at a time is a tensor. Code for gaps, windows and addresses then handles recomputation.
 //!
-//! A *value* is a tensor in one version. Values that are given up are gone when the forward pass ends. Those of one group
-//! are recomputed together, in the order of the trace, just before the first op that reads one of them; whatever their
-//! makers read and is gone by then is recomputed before. An op that updates its input in place is recomputed on a fresh copy
-//! of the input.
+//! A *value* is a tensor in one version. Values that are given up are gone when the forward pass ends. Those of one group are
+//! recomputed together, in the order of the trace, just before the first op that reads one of them; inputs of their makers that
+//! are gone by then are recomputed before. An op that updates its input in place is recomputed on a fresh copy of the input.
 
 use super::naive::feature_maps;
 use crate::decide::gaps::{Alternatives, GapId, Gaps};
@@ -19,10 +18,10 @@ use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::BTreeSet;
 use typed_index_collections::TiVec;
 
-/// By value: the group with which it is recomputed; none of a value that stays.
+/// By value: the group with which it is recomputed; `None` for a value that stays.
 pub(crate) type GivenUp = TiVec<ValueId, Option<usize>>;
 
-/// Keeps what a forward op makes in place of a kept value, in its stead.
+/// Keeps the value that a forward op makes in place of a kept value, instead of that value.
 pub(crate) fn keep_in_stead(uses: &Uses, forward: usize, given_up: &mut GivenUp) {
     for &v in uses.reads.iter().take(forward).flatten() {
         let became = uses.becomes(v).filter(|_| given_up[v].is_none());
@@ -30,8 +29,7 @@ pub(crate) fn keep_in_stead(uses: &Uses, forward: usize, given_up: &mut GivenUp)
     }
 }
 
-/// Takes back the giving up of values that could not be recomputed, and of those that are read once parameters change,
-/// when nothing may be recomputed.
+/// Keeps values that could not be recomputed, and those that are read once parameters change, when nothing may be recomputed.
 pub(crate) fn restrict(trace: &Trace, uses: &Uses, given_up: &mut GivenUp) {
     for (_, reads) in trace.ops.iter().zip(&uses.reads).filter(|(op, _)| op.phase == Phase::Update) {
         reads.iter().for_each(|v| given_up[*v] = None);
@@ -48,10 +46,10 @@ pub(crate) fn restrict(trace: &Trace, uses: &Uses, given_up: &mut GivenUp) {
     }
 }
 
-/// An iteration with recomputation, as a trace.
+/// Iteration with recomputation, as a trace.
 pub(crate) struct Unrolled {
     pub trace: Trace,
-    /// By op and tensor of it: which op or tensor of the original it is a run or a copy of.
+    /// By op and tensor of it: the op or tensor of the original that it is a run or a copy of.
     ops: Vec<OpId>,
     tensors: Vec<TensorId>,
     again: Vec<bool>,
@@ -60,23 +58,23 @@ pub(crate) struct Unrolled {
 struct Unrolling<'a> {
     trace: &'a Trace,
     uses: &'a Uses,
-    /// By value: the copy that holds it.
+    /// By value: copy that holds it.
     present: TiVec<ValueId, Option<TensorId>>,
     out: Unrolled,
-    /// The bytes of all tensors of the unrolled trace.
+    /// Bytes of all tensors of the unrolled trace.
     copies: u64,
 }
 
-/// So many more runs than two an op an iteration may have.
+/// Maximum number of runs of an iteration, in addition to two per op.
 const RUNS: usize = 20_000;
 
-/// The bytes that all copies of tensors together may have.
+/// Maximum bytes of all copies of tensors together.
 const COPIES: u64 = 1 << 62;
 
 impl Unrolled {
-    /// [`restrict`] has seen what is given up. None where so many ops would run again, or so many bytes be made, that the
-    /// iteration could not be counted with: rows of updates in place that are recomputed one by one need the square of their
-    /// length.
+    /// Returns the unrolled iteration; `given_up` has passed [`restrict`]. `None` if so many ops would run again, or so many
+    /// bytes be made, that the iteration is too large to count: rows of updates in place that are recomputed one by one need the
+    /// square of their length.
     pub fn new(trace: &Trace, uses: &Uses, given_up: &GivenUp) -> Option<Unrolled> {
         let mut groups: Vec<Vec<ValueId>> = Vec::new();
         for (v, group) in given_up.iter_enumerated() {
@@ -111,7 +109,7 @@ impl Unrolled {
 }
 
 impl Unrolling<'_> {
-    /// Recomputes what the op needs and is gone.
+    /// Recomputes the absent inputs of the op.
     fn recompute_for(&mut self, op: OpId, given_up: &GivenUp, groups: &[Vec<ValueId>]) {
         let Unrolling { uses, present, .. } = self;
         let gone = |v: &ValueId| present[*v].is_none();
@@ -155,7 +153,7 @@ impl Unrolling<'_> {
         self.out.again.push(again);
     }
 
-    /// The tensor's own place, where nothing else is left then, or a fresh one for what is recomputed.
+    /// Returns the tensor's own place, if nothing else is left by then, or a fresh one for recomputed values.
     fn copy_for(&mut self, tensor: TensorId, value: ValueId, again: bool) -> TensorId {
         if !again {
             let before = self.uses.previous[value].filter(|v| self.present[*v] == Some(tensor));
@@ -170,8 +168,8 @@ impl Unrolling<'_> {
 }
 
 impl Case<'_> {
-    /// The schedule of an iteration with recomputation. Where it does not fit, the feature maps that were used least
-    /// recently are swapped, as many as are needed, if `swap`.
+    /// Returns the schedule of an iteration with recomputation. If it does not fit and `swap` is `true`, as many of the least
+    /// recently used activations as needed are swapped.
     pub(crate) fn realise_unrolled(
         &self,
         unrolled: &Unrolled,
@@ -218,7 +216,7 @@ impl Case<'_> {
 }
 
 impl Unrolled {
-    /// Says in the terms of the original what a placement says in those of the unrolled trace.
+    /// Translates a placement of the unrolled trace to the original.
     fn rename(&self, placement: &mut Placement) {
         for (step, (op, again)) in placement.steps.iter_mut().zip(self.ops.iter().zip(&self.again)) {
             (step.op, step.again) = (*op, *again);
@@ -229,7 +227,7 @@ impl Unrolled {
     }
 }
 
-/// By gap: the feature maps whose last use in the forward pass is longest ago, as many as are needed for all to fit.
+/// By gap: the activations whose last use in the forward pass is longest ago, as many as are needed for all to fit.
 fn least_recent(trace: &Trace, gaps: &Gaps, pool: u64) -> TiVec<GapId, bool> {
     let maps = feature_maps(trace, gaps);
     let mut order: Vec<GapId> = maps.keys().filter(|g| maps[*g]).collect();

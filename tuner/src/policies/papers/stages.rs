@@ -1,13 +1,13 @@
-//! A trace as the papers see it: a row of layers, and what each layer's forward pass leaves for the backward pass.
+//! A trace as the papers see it: a row of layers, and the tensors that each layer's forward pass leaves for the backward pass.
 //!
-//! A *stage* is a run of consecutive ops of one layer in one phase. Its layer is counted in the order of the forward
-//! pass. Where a layer's name stands once in the forward pass, its backward stages bear its number; where it stands there
-//! several times (an unrolled recurrent network), a backward stage bears the number of the last forward stage whose
-//! feature maps it is the first to use, or that of the stage before it.
+//! A *stage* is a run of consecutive ops of one layer in one phase. Its layer is counted in the order of the forward pass. If a
+//! layer's name occurs once in the forward pass, its backward stages have its number; if it occurs several times (an unrolled
+//! recurrent network), a backward stage has the number of the last forward stage whose activations it is the first to use, or
+//! that of the previous stage.
 //!
 //! Windows that a policy fixes by its own rules, and not by the memory that is left, become a schedule in
-//! [`Case::realise_fixed`]: the streams are synchronised as the policy says, and a budget that this does not fit is no
-//! reason to move anything.
+//! [`Case::realise_fixed`]: the streams are synchronised as the policy requires, and nothing else is moved if the budget is too
+//! small.
 
 use crate::decide::gaps::{Gap, GapId, Gaps};
 use crate::decide::placement::{
@@ -24,23 +24,23 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A stage of a trace.
+    /// Stage of a trace.
     StageId, "stage");
 
-/// A run of consecutive ops of one layer in one phase.
+/// Run of consecutive ops of one layer in one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {
     /// Its slots; not empty.
     pub slots: Range<Slot>,
-    /// The number of its layer, from 0.
+    /// Number of its layer, from 0.
     pub layer: usize,
-    /// It is of the forward pass.
+    /// `true` if it is part of the forward pass.
     pub forward: bool,
-    /// It has a convolution.
+    /// `true` if it has a convolution.
     pub conv: bool,
 }
 
-/// The stages of a trace, in order, and by slot its stage; the start belongs to none and bears the first.
+/// Stages of a trace, in order, and by slot its stage; the start belongs to none and has the first.
 pub(crate) struct Stages {
     pub stages: TiVec<StageId, Stage>,
     pub of_slot: TiVec<Slot, StageId>,
@@ -67,7 +67,7 @@ impl Stages {
         all
     }
 
-    /// How many layers there are.
+    /// Returns the number of layers.
     pub fn layers(&self) -> usize {
         self.stages.iter().take_while(|stage| stage.forward).count()
     }
@@ -94,25 +94,25 @@ impl Stages {
         self.stages.iter_mut().skip(layers).zip(numbers).for_each(|(stage, layer)| stage.layer = layer);
     }
 
-    /// The stage of a layer's forward pass.
+    /// Returns the stage of a layer's forward pass.
     pub fn forward(&self, layer: usize) -> &Stage {
         &self.stages[StageId::new(layer)]
     }
 }
 
-/// When a gap's bytes leave and return by a policy's own rules.
+/// Slots at which a gap's bytes leave and return by a policy's own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub window: Window,
     /// The offload starts no earlier than the slot before which it is listed, and the step of this slot waits for it.
     pub offloaded_by: Option<Slot>,
-    /// The prefetch starts no earlier than the slot at which the bytes return, and the step of this slot waits for it;
-    /// none for the one that uses them.
+    /// The prefetch starts no earlier than the slot at which the bytes return, and the step of this slot waits for it; `None` for
+    /// the step that uses them.
     pub prefetched_by: Option<Slot>,
 }
 
 impl Case<'_> {
-    /// The schedule of fixed windows; one entry a gap, none for one that is kept. The gaps are of whole tensors.
+    /// Returns the schedule of fixed windows; one entry per gap, `None` for one that is kept. The gaps are of whole tensors.
     pub fn realise_fixed(
         &self,
         gaps: &Gaps,
@@ -148,12 +148,12 @@ impl Case<'_> {
     }
 }
 
-/// By gap: its window, where it leaves.
+/// By gap: its window, if it leaves.
 pub(crate) fn windows(fixed: &TiSlice<GapId, Option<Fixed>>) -> TiVec<GapId, Option<Window>> {
     fixed.iter().map(|f| f.map(|f| f.window)).collect()
 }
 
-/// The pool bytes that every slot needs with these windows, workspace included.
+/// By slot: pool bytes that it needs with these windows, workspace included.
 pub(crate) fn needs(gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> TiVec<Slot, u64> {
     let mut away = Levels::new(gaps.base.len());
     for (gap, window) in gaps.gaps.iter().zip(windows) {
@@ -165,7 +165,7 @@ pub(crate) fn needs(gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> Ti
 }
 
 fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Placement) -> Vec<Barrier> {
-    // By residency: what ends it. They stand in order of stretches and, in each, of gaps.
+    // By residency: the transfer that ends it. They are in order of stretches and, in each, of gaps.
     let mut ended_by: TiVec<ResidencyId, Option<Fixed>> = TiVec::with_capacity(placement.residencies.len());
     for live in &gaps.lives {
         ended_by.extend(GapId::each(live.gaps.clone()).map(|g| fixed[g]).filter(Option::is_some));
@@ -182,8 +182,8 @@ fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Plac
     placement.transfers.iter_enumerated().map(barrier).collect()
 }
 
-/// The window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`;
-/// none where nothing lies between.
+/// Returns the window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`;
+/// `None` if nothing lies between.
 pub(crate) fn leaves_during(stage: &Stage, gap: &Gap, returns: Slot) -> Option<Window> {
     let leaves = stage.slots.end.max(gap.after.next());
     let offload = Some(stage.slots.start.max(gap.writer.next()));

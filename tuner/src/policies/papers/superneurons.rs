@@ -1,17 +1,17 @@
-//! SuperNeurons (Wang et al., PPoPP 2018), as the papers of this house compare with it: liveness, swapping with a least
+//! SuperNeurons (Wang et al., PPoPP 2018), as the papers that Plimsoll follows compare with it: liveness, swapping with a least
 //! recently used cache, and cost-aware recomputation of layers that are cheap.
 //!
-//! - Where everything fits, nothing is done: its cache moves nothing without need.
-//! - Else the outputs of cheap layers (pooling, activations, normalisations, dropout) are given up when the forward pass
-//!   ends, and recomputed from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the next,
-//!   is recomputed at once for its first user; but value by value, for each user, where all of it together takes more than
-//!   the largest op does ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums (those
-//!   that are part of a normalisation, too) and concatenations are checkpoints here: through them, making one segment again
-//!   would have to recompute all before it.
-//! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
+//! - If everything fits, nothing is done: its cache moves nothing without need.
+//! - Else the outputs of cheap layers (pooling, activations, normalisations, dropout) are given up when the forward pass ends,
+//!   and recomputed from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the next, is
+//!   recomputed at once for its first user; but value by value, for each user, if the whole segment takes more memory than the
+//!   largest op ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums (those that are part of a
+//!   normalisation, too) and concatenations are checkpoints here: through them, making one segment again would have to recompute
+//!   all before it.
+//! - If this does not fit, least recently used tensors are swapped first, as many as needed.
 //!
-//! Where a request allows only one of them ([`Allow`]), it is SuperNeurons with recomputation alone, or with swapping alone:
-//! the modes in which DQN §5.1 has it run.
+//! If a request allows only one of them ([`Allow`]), it is SuperNeurons with recomputation alone, or with swapping alone: the
+//! modes in which DQN §5.1 runs it.
 
 use super::keep::keep;
 use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
@@ -20,7 +20,7 @@ use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::{Allow, PlanError};
 use plimsoll_ir::trace::Phase;
 
-/// The layer types that are recomputed.
+/// Layer types that are recomputed.
 const CHEAP_KINDS: [&str; 17] = [
     "pool",
     "relu",
@@ -62,7 +62,7 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
     }
 }
 
-/// By value: the segment with which it is recomputed; where a segment is too large and `one_by_one`, itself alone.
+/// By value: the segment with which it is recomputed; if a segment is too large and `one_by_one`, itself alone.
 fn cheap(case: &Case<'_>, uses: &Uses, one_by_one: bool) -> GivenUp {
     let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
     let mut segments: Vec<Vec<ValueId>> = vec![Vec::new()];

@@ -1,20 +1,20 @@
-//! vDNN (Rhu et al., "Virtualized deep neural networks", in the text that this house has: arXiv 1602.08124): offload the
-//! input feature maps X of layers, and bring each back within a window of layers.
+//! vDNN (Rhu et al., "Virtualized deep neural networks", in the version arXiv 1602.08124): offloads the inputs X of layers, and
+//! brings each back within a window of layers.
 //!
-//! - *Which* (§3.3): `vdnn-all` offloads every layer's X; `vdnn-conv` only those of convolution layers. X is what a layer
-//!   reads and did not make. A layer that updates X in place offloads nothing: it "only use\[s\] Y and dY" (§3.2). Where
+//! - *Layers* (§3.3): `vdnn-all` offloads every layer's X; `vdnn-conv` only those of convolution layers. X is the tensors that a
+//!   layer reads and did not make. A layer that updates X in place offloads nothing: it "only use\[s\] Y and dY" (§3.2). If
 //!   several layers read the same X, the last of them offloads it; the paper speaks of rows of layers only.
 //! - *Offload* (§3.2): launched with the layer's forward computation, and "the next layer" waits for its end.
-//! - *Prefetch* (§3.2, Figure 8): launched with a layer's backward computation, for the nearest layer before it whose X is
-//!   away, but no farther than the next convolution layer; the next layer's backward waits for its end. What this window
-//!   never reached is fetched when a layer needs it, which stalls: §3.1 says no more than that it must be there.
+//! - *Prefetch* (§3.2, Figure 8): launched with a layer's backward computation, for the nearest layer before it whose X is away,
+//!   but no farther than the next convolution layer; the next layer's backward waits for its end. If this window never reached an
+//!   X, it is fetched when a layer needs it, which stalls: §3.1 says no more than that it must be there.
 //! - *Convolution algorithms* (§3.3, §5): the static policies are measured with the fastest (p) and with the leanest (m):
-//!   `vdnn-all-p`, `vdnn-all-m`, `vdnn-conv-p`, `vdnn-conv-m`. `vdnn-all` and `vdnn-conv` take (p) where it fits, else (m).
-//!   Algorithms stand in a trace as an op's alternatives; where there are none, (m) and (p) are one.
+//!   `vdnn-all-p`, `vdnn-all-m`, `vdnn-conv-p`, `vdnn-conv-m`. `vdnn-all` and `vdnn-conv` take (p) if it fits, else (m).
+//!   Algorithms are an op's alternatives in a trace; if there are none, (m) and (p) are the same.
 //! - `vdnn-dyn` (§3.3): the passes of "Dynamic vDNN", see `dynamic`.
 //!
-//! The paper leaves classifier layers alone because they are small; "the intuitions can also be applied" to them, and here
-//! a layer is a layer. All transfers share one stream there; here offloads have one and prefetches another, which makes
+//! The paper leaves classifier layers alone because they are small; "the intuitions can also be applied" to them, and here all
+//! layers are treated alike. All transfers share one stream there; here offloads have one and prefetches the other, which makes
 //! no difference, since one is over before the other begins.
 
 use super::naive::feature_maps;
@@ -51,9 +51,9 @@ pub(crate) fn realise(
     }
 }
 
-/// `vdnn-dyn`: the first of the paper's profiling passes that fits.
+/// `vdnn-dyn`: returns the first of the paper's profiling passes that fits.
 ///
-/// 1. `vdnn-all` with the leanest algorithms tells whether the network can be trained at all.
+/// 1. `vdnn-all` with the leanest algorithms shows if the network can be trained at all.
 /// 2. The fastest algorithms: nothing offloaded, then `vdnn-conv`, then `vdnn-all`.
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
@@ -84,7 +84,7 @@ pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
     Ok(leanest)
 }
 
-/// Gives every op whose slot overflows the fastest algorithm that fits there, the leanest where none does.
+/// Gives every op whose slot overflows the fastest algorithm that fits there, the leanest if none does.
 fn downgrade(case: &Case<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fixed>>) {
     let needs = needs(gaps, &windows(fixed));
     for (at, op) in (0..).map(OpId).zip(&case.trace.ops) {
@@ -96,7 +96,7 @@ fn downgrade(case: &Case<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fix
     }
 }
 
-/// By gap: the layer whose forward stage offloads it, as its X; none for what is no X.
+/// By gap: the layer whose forward stage offloads it, as its X; `None` if it is no X.
 fn offloaded(
     trace: &Trace,
     gaps: &Gaps,
@@ -115,7 +115,7 @@ fn offloaded(
     gaps.gaps.iter_enumerated().map(by).collect()
 }
 
-/// When each layer's X leaves and returns.
+/// Returns the slots at which each layer's X leaves and returns.
 fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed>> {
     let maps = feature_maps(trace, gaps);
     let stages = Stages::new(trace, gaps, &maps);
@@ -145,7 +145,7 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed
         for &g in &used[at] {
             let layer = by[g].expect("a gap that is away");
             if !prefetched[layer] {
-                // On demand, with all of its layer's.
+                // On demand, together with all other gaps of its layer.
                 prefetched[layer] = true;
                 candidates.remove(layer);
                 away[layer].iter().for_each(|g| fetch(*g, here, here, &mut fixed));
@@ -160,10 +160,9 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed
     fixed
 }
 
-/// The layers that may be prefetched for: those with something away that was not prefetched yet.
+/// Layers that may be prefetched for: those with an absent X that was not prefetched yet.
 struct Candidates {
-    /// By layer, plus one: the same for a candidate, else one more than some layer below with no candidate between. 0 is
-    /// none.
+    /// By layer, plus one: the same for a candidate, else one more than some layer below with no candidate between. 0 means none.
     next: Vec<usize>,
     /// By layer: one more than the nearest convolution layer below it, 0 for none.
     conv: Vec<usize>,
@@ -188,7 +187,7 @@ impl Candidates {
         let current = current.min(self.next.len() - 1);
         let mut at = current;
         while self.next[at] != at {
-            // Every other step of the way is cut short for the next time.
+            // Every second step of the way is shortened for the next time.
             self.next[at] = self.next[self.next[at]];
             at = self.next[at];
         }

@@ -1,17 +1,17 @@
-//! A plan that is made from an earlier one, in a small part of the time of a new plan.
+//! Adaptation of an earlier plan, in a small part of the time of a new plan.
 //!
-//! 1. *Carry.* What was decided is taken over, by the names of tensors and ops ([`Earlier`]).
-//! 2. *Mend* (`first.rs`). More is given up until all fits, then what there is room for is kept, a short search goes over it,
-//!    and it gets addresses. Where time is up, this is the plan.
-//! 3. *Improve* (`stages.rs`). A few rounds of annealing, packing and offering go on from there, unless the plan is within a
-//!    thousandth of the bound already.
-//! 4. The earlier schedule itself is a candidate where it is valid for the trace and the budget.
+//! 1. *Carry.* The earlier decisions are taken over, by the names of tensors and ops ([`Earlier`]).
+//! 2. *Mend* (`first.rs`). More is given up until everything fits, then values for which there is room are kept, a short search
+//!    improves the decisions, and they get addresses. If time is up, this is the plan.
+//! 3. *Improve* (`stages.rs`). A few rounds of annealing, packing and offering follow, unless the plan is already within a
+//!    thousandth of the bound.
+//! 4. The earlier schedule itself is a candidate if it is valid for the trace and the budget.
 //!
-//! Where nothing of this fits, the plan is made anew. So is that of a small trace, which takes little time, and the better of
-//! the two is taken.
+//! If none of these fits, a new plan is made. For a small trace a new plan takes little time; it is made as well, and the better
+//! of the two is taken.
 //!
-//! What this file does not do: solve a bound's linear program, ask other policies, or search with fewer means. Its bound is
-//! what the ops alone take.
+//! This file deliberately solves no linear program for a bound, asks no other policies, and does not search with fewer means. Its
+//! bound is the time of the ops alone.
 
 use super::candidates::{Candidates, Chosen};
 use super::first::Placed;
@@ -26,11 +26,11 @@ use plimsoll_ir::search_log::SearchLog;
 /// A plan within this share of the bound is not improved.
 const CLOSE: f64 = 1e-3;
 
-/// See the head of this file.
+/// Returns the adapted plan; see the head of this file.
 ///
 /// # Errors
 ///
-/// [`PlanError::Unrelated`] for a trace that shares nothing with the earlier one, and those of a plan that is made anew.
+/// [`PlanError::Unrelated`] for a trace that shares nothing with the earlier one, and the errors of a new plan.
 pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, SearchLog), PlanError> {
     let values = case.values();
     let Some(mut decisions) = earlier.decisions(case.trace, &values) else {

@@ -1,8 +1,7 @@
-//! The annealer: decisions that change by and by. A change for the better is taken, and one for the worse with a
-//! probability that falls as it cools.
+//! Annealer of decisions. It accepts improvements, and deteriorations with a probability that falls as it cools.
 //!
-//! What this file does not do: say what decisions cost (`judge.rs`), which changes there are (`moves.rs`), or from which
-//! decisions a search begins and how long it takes (`search.rs`).
+//! This file deliberately does not define the cost of decisions (`judge.rs`), the possible changes (`moves.rs`), or the initial
+//! decisions and length of a search (`search.rs`).
 
 use super::judge::{Found, Judge, Judged, LENIENT};
 use super::moves::Moves;
@@ -15,10 +14,10 @@ use plimsoll_ir::OpId;
 use std::cmp::Reverse;
 use typed_index_collections::TiSlice;
 
-/// The temperature at which a search goes on from what was found, in mean seconds of an op.
+/// Temperature at which a search continues from its result, in mean seconds of an op.
 pub(super) const COLD: f64 = 0.06;
 
-/// How many evaluations there are between two looks at the time.
+/// Number of evaluations between two looks at the clock.
 const LOOK: u64 = 64;
 
 pub(super) struct Annealer<'a> {
@@ -26,12 +25,12 @@ pub(super) struct Annealer<'a> {
     pub judge: Judge<'a>,
     pub moves: Moves<'a>,
     pub random: Random,
-    /// Whether time was up.
+    /// `true` if time was up.
     pub late: bool,
 }
 
 impl<'a> Annealer<'a> {
-    /// One that decides about whole values.
+    /// Returns an annealer for whole values.
     pub fn new(problem: &'a Problem<'a>) -> Annealer<'a> {
         Annealer {
             problem,
@@ -42,7 +41,7 @@ impl<'a> Annealer<'a> {
         }
     }
 
-    /// A short annealing of these decisions, with so many bytes left free by op.
+    /// Anneals these decisions briefly, with this many bytes left free by op.
     pub fn improve(&mut self, decisions: Decisions, evaluations: u64, margins: &TiSlice<OpId, u64>) -> Found {
         self.judge.margins.copy_from_slice(margins);
         self.judge.strictness = 4.0 * LENIENT;
@@ -50,20 +49,20 @@ impl<'a> Annealer<'a> {
         self.anneal(evaluations, COLD, from)
     }
 
-    /// These decisions with their cost.
+    /// Returns these decisions with their cost.
     pub fn found(&mut self, decisions: Decisions) -> Found {
         let judged = self.judge(&decisions, OpId(0), f64::INFINITY);
         Found { decisions, judged }
     }
 
-    /// See [`Judge::judge`]. A number is drawn for every judgement, also for one that is cut off, so that cutting off
-    /// changes nothing of what follows.
+    /// Calls [`Judge::judge`]. Draws a random number for every judgement, even one that is cut off, so that cutting off changes
+    /// nothing afterwards.
     fn judge(&mut self, decisions: &Decisions, first: OpId, most: f64) -> Judged {
         let draw = self.random.unit();
         self.judge.judge(decisions, first, most, draw)
     }
 
-    /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
+    /// Improves decisions with this many evaluations. `heat` is the initial temperature, in mean seconds of an op.
     pub fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
         let Problem { case, values, .. } = *self.problem;
         let limits = &case.request.limits;
@@ -91,7 +90,7 @@ impl<'a> Annealer<'a> {
             if changes.is_empty() {
                 continue;
             }
-            // What is taken is drawn first, so that what cannot be taken need not be timed.
+            // The acceptance threshold is drawn first, so that decisions above it need not be timed.
             let progress = evaluation as f64 / evaluations as f64;
             let temperature = best.0.1 * unit * (1.0 - progress) * (1.0 - progress);
             let most = score - temperature * self.random.unit().max(f64::MIN_POSITIVE).ln();
@@ -114,7 +113,7 @@ impl<'a> Annealer<'a> {
         best.1
     }
 
-    /// Keeps what need not be swapped, largest first, as far as so many evaluations go.
+    /// Keeps values that need not be swapped, largest first, within this many evaluations.
     pub fn lighten(&mut self, mut found: Found, evaluations: u64) -> Found {
         let gaps = self.problem.values.gaps.keys();
         let mut swapped: Vec<GapId> = gaps.filter(|g| found.decisions.choices[*g] == Choice::Swap).collect();

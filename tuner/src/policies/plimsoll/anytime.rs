@@ -1,12 +1,11 @@
-//! Whole plans while the search goes on, for requests whose time may be up at any moment ([`PlanRequest::anytime`]).
+//! Complete plans during the search, for requests whose time may be up at any moment ([`PlanRequest::anytime`]).
 //!
-//! The first is that of `first.rs`, made before anything else. Where it finds none, some simple policies plan. Nothing that
-//! the search finds has addresses before its first annealing is over, which is a third of its time; so the best of the seeds
-//! is given addresses, and what a stage of the search finds, where that is faster than every whole plan so far. These plans
-//! stand aside: they are candidates only if time is up before the search is done. A search that is not cut short gives the
-//! plan that it gives without them.
+//! The first is that of `first.rs`, made before anything else. If it finds none, some simple policies plan. No result of the
+//! search has addresses before its first annealing ends, after a third of its time. Therefore the best seed gets addresses, and
+//! so does the result of a stage if it is faster than every complete plan so far. These plans are candidates only if time is up
+//! before the search ends: a search that is not cut short returns the same plan as without them.
 //!
-//! What this file does not do: end the simple policies when time is up, where they are needed.
+//! This file deliberately does not end the simple policies when time is up, if they are needed.
 
 use super::judge::Found;
 use super::{ACCUDNN, AUTOSWAP, Asked, GREEDY, MEMONGER, SAME};
@@ -17,34 +16,34 @@ use crate::request::{Limits, PlanError, PlanRequest};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
-/// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.
+/// Policies that plan first, if bytes may move; the best on average first, which often makes the others unnecessary.
 const SIMPLE: [Asked; 3] = [AUTOSWAP, GREEDY, ACCUDNN];
 
-/// So many seeds are tried as they are; and if they have no addresses, after a search with such a part of the evaluations and
-/// of the pool left free at every op, and if that has none, with the next part.
+/// Number of seeds that are tried as they are. If they have no addresses, a search follows, with a part of the evaluations and a
+/// part of the pool left free at every op; if that finds none, with the next part.
 pub(super) const SEEDS: usize = 2;
 pub(super) const SHORT: u64 = 40;
 pub(super) const FREE: [Option<u64>; 4] = [None, Some(16), Some(8), Some(4)];
 
-/// What is faster by less than this share is not given addresses before the search is done.
+/// Minimum relative improvement for which a result gets addresses before the search ends.
 const WORTH: f64 = 2e-3;
 
-/// The looks for addresses, beside [`LIGHT`]: for every op.
+/// Looks for addresses per op, in addition to [`LIGHT`].
 const LOOKS: u64 = 600;
 
-/// The whole plans so far.
+/// Complete plans so far.
 #[derive(Default)]
 pub(super) struct Early {
     pub found: Vec<Fitting>,
     packing: Packing,
-    /// The least seconds of what was found and has no addresses.
+    /// Smallest makespan of a result without addresses.
     missed: Option<f64>,
-    /// What went wrong on the way.
+    /// Error that occurred during the search.
     pub fault: Option<PlanError>,
 }
 
 impl Early {
-    /// With the first plan; where there is none, with what the simple policies plan.
+    /// Starts with the first plan; if there is none, with the plans of the simple policies.
     pub fn new(case: &Case<'_>, first: Vec<Fitting>) -> Result<Early, PlanError> {
         let request = &unhurried(case);
         let allow = request.allow;
@@ -68,19 +67,20 @@ impl Early {
         self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether this is faster than every whole plan.
+    /// Returns `true` if this result is faster than every complete plan.
     pub fn is_faster(&self, found: &Found) -> bool {
         found.judged.cost.seconds < self.fastest() * (1.0 - WORTH)
     }
 
-    /// Whether it fits, is faster than every whole plan, and than what missed addresses before.
+    /// Returns `true` if this result fits, is faster than every complete plan, and faster than the results that missed addresses
+    /// before.
     pub fn wants(&self, found: &Found) -> bool {
         let cost = &found.judged.cost;
         let missed = self.missed.unwrap_or(f64::INFINITY);
         cost.overflow == 0 && self.is_faster(found) && cost.seconds < missed * (1.0 - WORTH)
     }
 
-    /// Gives addresses to what the search found. Tells whether there are some, with little work.
+    /// Assigns addresses to a result of the search. Returns `true` if little work found some.
     pub fn add(
         &mut self,
         case: &Case<'_>,
@@ -106,7 +106,7 @@ impl Early {
     }
 }
 
-/// The same request without an end of time.
+/// Returns the same request without a deadline.
 pub(super) fn unhurried<'a>(case: &Case<'a>) -> PlanRequest<'a> {
     let limits = Limits { expired: None, ..case.request.limits };
     PlanRequest { limits, ..*case.request }

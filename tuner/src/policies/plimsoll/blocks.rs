@@ -1,13 +1,13 @@
-//! Equal blocks of a deep network: found, and most of them left out, so that a few can be planned for all (`copies.rs`).
+//! Equal blocks of a deep network: finds them, and leaves most of them out, so that a few can be planned for all (`copies.rs`).
 //!
-//! Ops are alike that have the same kind, phase and bytes of tensors. A stretch of ops that repeats itself is a *strand* of
-//! blocks; the forward and the backward strand of the same blocks are a *family*, in which blocks have numbers: an op of
-//! one strand reads what another has made in the block of the same number, or of one that is as far away for every block.
-//! Blocks are *equal* where each touches what the one before touches, one number further, or the very same tensors. So
-//! equal blocks can be taken out of the middle: those behind them touch what is before them instead.
+//! Ops are alike if they have the same kind, phase and bytes of tensors. A stretch of ops that repeats itself is a *strand* of
+//! blocks. The forward and the backward strand of the same blocks are a *family*, in which blocks have numbers: an op of one
+//! strand reads the output of the other strand's block with the same number, or at the same distance for every block. Blocks are
+//! *equal* if each touches the tensors that the previous one touches, one number further, or the very same tensors. So equal
+//! blocks can be removed from the middle: the blocks behind them then touch the tensors before them instead.
 //!
-//! What this file does not do: find blocks within blocks, or equal blocks that do not follow each other; look at seconds,
-//! which differ among equal blocks where they were measured.
+//! This file deliberately finds neither blocks within blocks nor equal blocks that do not follow each other. It ignores seconds,
+//! which differ among equal blocks if they were measured.
 
 use crate::numbers::real;
 use plimsoll_ir::trace::{Op, Trace};
@@ -17,16 +17,16 @@ use std::collections::HashMap;
 use std::ops::Range;
 use typed_index_collections::TiVec;
 
-/// So many equal blocks in a row are a strand at least.
+/// Minimum number of equal blocks in a row for a strand.
 const FEWEST: usize = 4;
 
-/// So many of them are left at least.
+/// Minimum number of them that are left.
 const LEFT: isize = 2;
 
-/// Comparisons of two ops that looking for strands takes at most.
+/// Maximum number of comparisons of two ops when looking for strands.
 const WORK: usize = 20_000_000;
 
-/// Ops that repeat themselves, block by block.
+/// Ops that repeat, block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Strand {
     first: usize,
@@ -34,7 +34,7 @@ struct Strand {
     period: usize,
     blocks: usize,
     family: usize,
-    /// The number of the first block, and whether the next has one less or one more.
+    /// Number of the first block; the next has one less or one more.
     base: isize,
     falls: bool,
 }
@@ -44,7 +44,7 @@ impl Strand {
         self.first..self.first + self.period * self.blocks
     }
 
-    /// How many blocks of it stand before that of an op.
+    /// Returns the number of blocks of the strand before the block of an op.
     fn block(&self, op: usize) -> isize {
         ((op - self.first) / self.period).cast_signed()
     }
@@ -54,42 +54,42 @@ impl Strand {
         if self.falls { self.base - block } else { self.base + block }
     }
 
-    /// The numbers of its blocks.
+    /// Returns the numbers of the blocks.
     fn numbers(&self) -> Range<isize> {
         let last = self.number(self.ops().end - 1);
         last.min(self.base)..last.max(self.base) + 1
     }
 
-    /// The first op of a block.
+    /// Returns the first op of a block.
     fn start(&self, number: isize) -> usize {
         let block = if self.falls { self.base - number } else { number - self.base };
         self.first + block.cast_unsigned() * self.period
     }
 
-    /// What this op is in the block that is so many numbers further.
+    /// Returns the corresponding op in the block that is this many numbers further.
     fn further(&self, op: usize, blocks: isize) -> Option<usize> {
         let ops = if self.falls { -blocks } else { blocks } * self.period.cast_signed();
         op.checked_add_signed(ops).filter(|op| self.ops().contains(op))
     }
 }
 
-/// The equal blocks of a trace.
+/// Equal blocks of a trace.
 pub(super) struct Blocks<'a> {
     trace: &'a Trace,
     strands: Vec<Strand>,
     /// By op: its strand.
     strand: Vec<Option<usize>>,
-    /// By tensor: the first op that touches it, and which of the op's touches that is; none where no op does.
+    /// By tensor: the first op that touches it, and the index of that touch among the op's; `None` if no op touches it.
     first: TiVec<TensorId, Option<(usize, usize)>>,
-    /// By family: the numbers of equal blocks; empty where there are none.
+    /// By family: the numbers of equal blocks; empty if there are none.
     equal: Vec<Range<isize>>,
 }
 
-/// A trace with fewer equal blocks.
+/// Trace with fewer equal blocks.
 pub(super) struct Folded {
     pub trace: Trace,
-    /// By op of the whole trace: that of this one after which it is decided, and how far on its block is among the equal
-    /// ones, from 0 to 1; 0 where it is in none.
+    /// By op of the whole trace: the op of this trace whose decision it copies, and the relative position of its block among the
+    /// equal ones, from 0 to 1; 0 if it is in none.
     pub like: TiVec<OpId, (OpId, f64)>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Blocks<'a> {
         self.strand[op].map(|s| &self.strands[s])
     }
 
-    /// Puts strands that read what is made in each other's blocks into one family, with numbers that most of them agree on.
+    /// Joins strands that read each other's outputs into one family, with numbers that most of them agree on.
     fn relate(&mut self) {
         for s in 0..self.strands.len() {
             let strand = self.strands[s];
@@ -141,7 +141,7 @@ impl<'a> Blocks<'a> {
         self.strands.iter().filter(move |strand| strand.family == family)
     }
 
-    /// The longest run of equal blocks.
+    /// Returns the longest run of equal blocks.
     fn equal(&self, family: usize) -> Range<isize> {
         let numbers = self.family(family).map(Strand::numbers);
         let Some(common) = numbers.reduce(|a, b| a.start.max(b.start)..a.end.min(b.end)) else { return 0..0 };
@@ -157,7 +157,7 @@ impl<'a> Blocks<'a> {
         longest
     }
 
-    /// Whether the next block touches what this one does, one number further, in every strand.
+    /// Returns `true` if the next block touches the tensors of this one, one number further, in every strand.
     fn goes_on(&self, family: usize, number: isize) -> bool {
         self.family(family).all(|strand| {
             let start = strand.start(number);
@@ -169,7 +169,7 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Whether a tensor is in the next block what another is in this one.
+    /// Returns `true` if `next` is in the next block the counterpart of `tensor` in this one.
     fn follows(&self, family: usize, tensor: TensorId, next: TensorId) -> bool {
         let (Some((op, at)), Some((further, place))) = (self.first[tensor], self.first[next]) else {
             return false;
@@ -178,7 +178,7 @@ impl<'a> Blocks<'a> {
         at == place && strand.is_some_and(|strand| strand.further(op, 1) == Some(further))
     }
 
-    /// The trace with about this share of the equal blocks of each family. None where that is not at most half of its ops.
+    /// Returns the trace with about this share of the equal blocks of each family; `None` if that is not at most half of its ops.
     pub fn fold(&self, share: f64) -> Option<Folded> {
         let cut = |equal: &Range<isize>| {
             let count = equal.end - equal.start;
@@ -188,7 +188,7 @@ impl<'a> Blocks<'a> {
             from..from + count - left
         };
         let folding = Folding { blocks: self, out: self.equal.iter().map(cut).collect() };
-        // By op: where it stands among those that are left.
+        // By op: its position among the ops that are left.
         let mut place: Vec<Option<OpId>> = vec![None; self.trace.ops.len()];
         let mut ops: TiVec<OpId, Op> = TiVec::new();
         for (at, place) in place.iter_mut().enumerate().filter(|(at, _)| !folding.leaves_out(*at)) {
@@ -208,7 +208,7 @@ impl<'a> Blocks<'a> {
 /// Equal blocks being left out.
 struct Folding<'a> {
     blocks: &'a Blocks<'a>,
-    /// By family: the numbers of the blocks that are left out.
+    /// By family: numbers of the blocks that are left out.
     out: Vec<Range<isize>>,
 }
 
@@ -217,15 +217,15 @@ impl Folding<'_> {
         self.blocks.strand_of(op).is_some_and(|strand| self.out[strand.family].contains(&strand.number(op)))
     }
 
-    /// The op, with what is still there.
+    /// Returns the op, with the tensors that are left.
     fn op(&self, at: usize) -> Op {
         let op = &self.blocks.trace.ops[at];
         let all = |ts: &[TensorId]| ts.iter().filter_map(|t| self.instead(at, *t)).collect();
         Op { reads: all(&op.reads), writes: all(&op.writes), ..op.clone() }
     }
 
-    /// What an op touches instead of a tensor: that of the block which is now as far away. None where it belongs to a block
-    /// that is left out and the op to no such family.
+    /// Returns the tensor that an op touches instead of `tensor`: that of the block that is now as far away. `None` if the tensor
+    /// belongs to a block that is left out and the op to no such family.
     fn instead(&self, op: usize, tensor: TensorId) -> Option<TensorId> {
         let (maker, at) = self.blocks.first[tensor]?;
         if !self.leaves_out(maker) {
@@ -246,8 +246,8 @@ impl Folding<'_> {
         real(before.cast_unsigned()) / real((equal.end - equal.start).max(1).cast_unsigned())
     }
 
-    /// The op, of those that are left, after which this one is decided. The blocks that are left follow each other again and
-    /// again, so that each has the neighbours that it was planned with.
+    /// Returns the remaining op whose decision this one copies. The remaining blocks are repeated in order, so that each block
+    /// has the neighbours that it was planned with.
     fn like(&self, op: usize) -> usize {
         let Some(strand) = self.blocks.strand_of(op) else { return op };
         let (out, equal) = (&self.out[strand.family], &self.blocks.equal[strand.family]);
@@ -256,7 +256,7 @@ impl Folding<'_> {
         if !equal.contains(&number) || out.is_empty() {
             return op;
         }
-        // As many rounds as there is room for; where that is not quite so, some blocks come twice.
+        // As many repetitions as there is room for; if they do not fill it exactly, some blocks come twice.
         let rounds = (count + left / 2) / left;
         let at = number - equal.start;
         let first = |round: isize| (round * count + rounds - 1) / rounds;
@@ -272,7 +272,7 @@ fn touched(op: &Op) -> impl Iterator<Item = TensorId> + '_ {
     op.reads.iter().chain(&op.writes).copied()
 }
 
-/// By op: a number that it shares with the ops that are alike.
+/// By op: a number that it shares with similar ops.
 fn looks(trace: &Trace) -> Vec<usize> {
     let mut known = HashMap::new();
     let mut looks = Vec::with_capacity(trace.ops.len());
@@ -285,7 +285,7 @@ fn looks(trace: &Trace) -> Vec<usize> {
     looks
 }
 
-/// Stretches that repeat themselves, the longest first, none over another; in order of time.
+/// Returns the stretches that repeat, the longest first, without overlap; in order of time.
 fn strands(looks: &[usize]) -> Vec<Strand> {
     let count = looks.len();
     let longest = (count / FEWEST).min(WORK / count.max(1));

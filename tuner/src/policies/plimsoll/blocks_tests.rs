@@ -1,5 +1,5 @@
-//! Blocks are found where they are, in a trace of them and in none of others; a trace with fewer of them is a network like
-//! it; copies of its plans fit and are the same each time.
+//! Blocks are found in a trace that has them, and not in others; a trace with fewer blocks is a similar network; copies of its
+//! plans fit and are deterministic.
 
 use super::super::problem::Problem;
 use super::super::search::Search;
@@ -16,7 +16,7 @@ use plimsoll_testing::{chain_trace, random_trace_of};
 const FORWARD: usize = 4;
 const BACKWARD: usize = 4;
 
-/// A residual network of so many equal blocks between a first op and a last one.
+/// Residual network of this many equal blocks between a first op and a last one.
 fn residual(blocks: usize) -> Trace {
     let mut trace =
         Trace { name: format!("residual-{blocks}"), tensors: Vec::new(), ops: Vec::new(), ..chain_trace(1) };
@@ -32,7 +32,7 @@ fn residual(blocks: usize) -> Trace {
             layer: format!("layer{number}"),
             kind: kind.to_owned(),
             phase,
-            // As measured: no two blocks take quite as long.
+            // As measured: no two blocks take exactly as long.
             seconds: Seconds(1e-3 * (1.0 + (number * 37 % 11) as f64 * 1e-3)),
             reads: reads.to_vec(),
             writes: writes.to_vec(),
@@ -81,7 +81,7 @@ fn equal_blocks_are_found_whatever_their_tensors_are_called() {
     let found: Vec<(usize, usize, usize, usize, bool)> =
         blocks.strands.iter().map(|s| (s.first, s.period, s.blocks, s.family, s.falls)).collect();
     assert_eq!(found, [(1, FORWARD, 40, 0, false), (2 + 40 * FORWARD, BACKWARD, 40, 0, true)]);
-    // The first block reads what no block has made, and the last backward one what is no block's gradient.
+    // The first block reads no block's output, and the last backward block reads no block's gradient.
     let equal = &blocks.equal[0];
     assert!(equal.start <= 1 && equal.end >= 39 && equal.end <= 40, "{equal:?}");
 }
@@ -92,14 +92,14 @@ fn none_are_found_where_there_are_none() {
         let trace = random_trace_of(120, seed);
         assert!(Blocks::find(&trace).fold(0.1).is_none(), "{seed}");
     }
-    // Layers of a chain are all of other sizes.
+    // The layers of a chain all have different sizes.
     let trace = chain_trace(100);
     assert!(Blocks::find(&trace).strands.is_empty());
-    // Of three there are not enough.
+    // Three are not enough.
     assert!(Blocks::find(&residual(3)).fold(0.1).is_none());
 }
 
-/// Apart from seconds and names, what is left of a deep network is the network of so many blocks.
+/// Apart from seconds and names, the remaining trace of a deep network is the network of this many blocks.
 #[test]
 fn a_folded_network_is_one_of_fewer_blocks() {
     let trace = residual(100);

@@ -1,8 +1,8 @@
-//! The plans found so far, how each was found, and which of them is chosen: of those that take equally long the one that moves
-//! fewest bytes.
+//! Plans found so far, with the way each was found, and the choice among them: of those that take equally long, the one that
+//! moves the fewest bytes.
 //!
-//! All that happens when time is up is here: [`Candidates::is_late`] lets the plans that were made in case it would be take
-//! part, no further policy is asked once there is any plan, and what is chosen is not settled.
+//! This file handles the end of time: [`Candidates::is_late`] then admits the plans that were made in case of it, no further
+//! policy runs once there is any plan, and the chosen plan is not settled.
 
 use super::{Asked, HAIR, SAME};
 use crate::bound::least_moved;
@@ -12,31 +12,31 @@ use crate::request::{PlanError, PlanRequest, Shortage, Status, Trick, Witness};
 use plimsoll_ir::search_log::{SearchLog, StepResult};
 use plimsoll_ir::{Bytes, Seconds};
 
-/// The plans so far; where there is none, the least witness that nothing fits.
+/// Plans so far; if there is none, the smallest witness that nothing fits.
 pub(super) struct Candidates {
-    /// No makespan is shorter, and no plan moves fewer bytes.
+    /// Lower bound on makespans; no plan at the bound moves fewer bytes.
     pub bound: f64,
     least: u64,
     pub found: Vec<Fitting>,
-    /// Whole plans that were made on the way. They are candidates only if time is up before the search is done, so that a
-    /// search that is not cut short gives the plan that it gives without them.
+    /// Complete plans made during the search. They are candidates only if time is up before the search ends, so that a search
+    /// that is not cut short returns the same plan as without them.
     pub early: Vec<Fitting>,
-    /// Whether time was up.
+    /// `true` if time was up.
     pub late: bool,
     short: Option<Witness>,
-    /// What was tried, and what came of it.
+    /// Attempts and their results.
     pub log: SearchLog,
 }
 
-/// The best that was found.
+/// Best plan found.
 pub(super) struct Chosen {
     pub realised: Realised,
-    /// [`Status::OutOfTime`] where time was up before the end.
+    /// [`Status::OutOfTime`] if time was up before the end.
     pub status: Status,
     pub log: SearchLog,
 }
 
-/// A plan as the log has it.
+/// Returns a plan's entry in the log.
 fn planned(fitting: &Fitting) -> StepResult {
     StepResult::Planned { makespan_seconds: fitting.makespan, moved_bytes: Bytes(fitting.moved) }
 }
@@ -49,7 +49,7 @@ impl Candidates {
         Candidates { bound: case.bound.0, least, found, early, late: false, short: None, log }
     }
 
-    /// Whether time is up.
+    /// Returns `true` if time is up.
     pub fn is_late(&mut self, case: &Case<'_>) -> bool {
         self.late |= case.request.limits.is_expired();
         if self.late {
@@ -59,12 +59,12 @@ impl Candidates {
         self.late
     }
 
-    /// Takes up what came of something that was tried.
+    /// Adds the result of an attempt.
     pub fn offer(&mut self, tried: impl Into<String>, realised: Realised) {
         self.offer_decided(tried, None, realised);
     }
 
-    /// Takes up what came of decisions that take so long, before they had addresses.
+    /// Adds the result of decisions with these predicted seconds, before they had addresses.
     pub fn offer_decided(&mut self, tried: impl Into<String>, decided: Option<Seconds>, realised: Realised) {
         let result = match &realised {
             Realised::Fits(fitting) => planned(fitting),
@@ -83,23 +83,23 @@ impl Candidates {
         }
     }
 
-    /// Notes that decisions which fit the device take so much of the host.
+    /// Records that decisions which fit the device need this much host memory.
     pub fn short_of_host(&mut self, case: &Case<'_>, needs: u64) {
         case.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer("the host's memory", short));
     }
 
-    /// Takes up whole plans.
+    /// Adds complete plans.
     pub fn add_all(&mut self, tried: &str, plans: impl IntoIterator<Item = Fitting>) {
         plans.into_iter().for_each(|plan| self.offer(tried, Realised::Fits(plan)));
     }
 
-    /// Takes up all that another search found.
+    /// Adds all results of a different search.
     pub fn add_search(&mut self, name: &str, mut other: Candidates) {
         self.log.add_all(name, other.log);
         self.found.append(&mut other.found);
     }
 
-    /// Offers what these policies do, until nothing can be better or time is up.
+    /// Offers the plans of these policies, until nothing can be better or time is up.
     pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Asked]) -> Result<(), PlanError> {
         for (policy, realise) in policies {
             let late = self.is_late(case);
@@ -117,7 +117,7 @@ impl Candidates {
         self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
     }
 
-    /// The position of the one that moves fewest bytes among the fastest.
+    /// Returns the position of the plan that moves the fewest bytes among the fastest.
     pub fn best(&self) -> Option<usize> {
         let within = self.fastest() * (1.0 + SAME);
         let equal = (0..self.found.len()).filter(|at| self.found[*at].makespan.0 <= within);
@@ -129,19 +129,19 @@ impl Candidates {
         self.best().map_or(u64::MAX, |at| self.found[at].moved)
     }
 
-    /// Whether nothing can be faster, nor move fewer bytes.
+    /// Returns `true` if no plan can be faster or move fewer bytes.
     pub fn settled(&self) -> bool {
         self.fastest() <= self.bound * (1.0 + HAIR) && self.moved() <= self.least
     }
 
-    /// Whether a schedule of this cost would be chosen.
+    /// Returns `true` if a schedule of this cost would be chosen.
     pub fn want(&self, cost: &Cost) -> bool {
         let fastest = self.fastest();
         cost.seconds < fastest * (1.0 - SAME)
             || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
     }
 
-    /// The best, placed once more so that few holes are left; or why there is none. And what was tried.
+    /// Returns the best plan, placed once more to leave few holes, or the reason why there is none; and the log.
     pub fn choose(mut self, case: &Case<'_>) -> Result<Chosen, PlanError> {
         let realised = match (self.best(), self.short) {
             (Some(at), _) => {
@@ -152,7 +152,7 @@ impl Candidates {
                 }
                 Realised::Fits(best)
             }
-            // That some decisions need more does not mean that all do.
+            // A shortage of some decisions does not prove a shortage of all.
             (None, Some(short)) if short.why == Shortage::Policy => {
                 Realised::Short(Witness { why: Shortage::Tried, ..short })
             }

@@ -1,28 +1,28 @@
-//! Equal blocks planned once: a few of many are planned for all, and what is decided about them is copied.
+//! Equal blocks planned once: a few of many are planned, and their decisions are copied to all.
 //!
-//! The trace with a few of its equal blocks (`blocks.rs`) is planned as any other, for a pool in which they have as much room
-//! as all of them have in the whole one's; one evaluation then costs a fraction of a walk. Its decisions are copied round
-//! after round, so that each block has the neighbours that it was planned with. How much memory the copy takes says which
-//! pool to plan the few for next. Mostly one copy fits and one does not: a mixture is made, the first blocks after the one
-//! plan, the rest after the other, and halving finds how many just fit. Where the best copy is better than all of the
-//! linear program's seeds, copies are seeds, too; where it is much better, the search needs fewer evaluations.
+//! The trace with a few of its equal blocks (`blocks.rs`) is planned like any other, for a pool that leaves them as much room as
+//! all of them have in the whole pool; one evaluation then costs a fraction of a walk. Its decisions are copied in repetition, so
+//! that each block has the neighbours that it was planned with. The memory of the copy determines the pool for which the few
+//! blocks are planned next. Usually one copy fits and one does not: a mixture follows the one plan in the first blocks and the
+//! other in the rest, and bisection finds the largest number that fits. If the best copy is better than all of the linear
+//! program's seeds, copies become seeds; if it is much better, the search needs fewer evaluations.
 //!
-//! What that gives at f = 0.1, makespan over the bound and seconds, without and with it, side by side on a busy machine: GPT-2
+//! Results at f = 0.1, makespan over the bound and seconds, without and with copies, next to each other on a busy machine: GPT-2
 //! of 288 layers (9,525 ops) 1.0043 and 1.0009, 4.9 s and 2.3 s; of 96 layers 1.0044 and 1.0023, 3.1 s and 1.3 s; of 48 layers
 //! 1.0067 and 1.0045, 1.5 s and 0.8 s; BERT of 192 layers 1.0010 and 1.0006, 4.5 s and 2.3 s. Those networks are a shared trace
-//! with one of its layers repeated. Of ViT and of residual networks of convolutions the linear program's seeds are mostly
-//! better than any copy; it takes then up to a second (in eight) to know that, and plans are the same.
+//! with one of its layers repeated. For ViT and for residual networks of convolutions, the linear program's seeds are mostly
+//! better than any copy; finding that out takes up to a second (in eight), and the plans are the same.
 //!
-//! What was tried and gave less:
-//! - Each of the few blocks copied to as many that follow each other, rather than round after round: what is recomputed in
-//!   chains over neighbours becomes as many times as long, and takes 0.2 to 1.7 pools too much.
-//! - The few planned for the same share of the way from floor to peak: blocks get too much room where the floor is at
-//!   another op than the peak.
+//! Alternatives that gave less:
+//! - Each of the few blocks copied to several consecutive blocks, rather than all in repetition: chains of recomputed neighbours
+//!   become several times as long, and take 0.2 to 1.7 pools too much.
+//! - The few planned for the same share of the way from floor to peak: blocks get too much room if the floor is at a different op
+//!   than the peak.
 //! - Chains in copies cut, as in the linear program's seeds: rarely better, mostly too large.
 //! - One linear program for the few blocks instead of three: half the time, and copies up to 0.3 % slower.
-//! - Copies where a quarter of less than 1,200 ops is planned: never the best seed.
+//! - Copies for traces of fewer than 1,200 ops, of which a quarter is planned: never the best seed.
 //!
-//! What this file does not do: change blocks together once they are copied (`moves.rs` does that), nor give them addresses.
+//! This file deliberately neither changes blocks together once they are copied (`moves.rs` does) nor assigns addresses to them.
 
 use super::blocks::{Blocks, Folded};
 use super::problem::Problem;
@@ -35,36 +35,36 @@ use crate::request::{Allow, PlanRequest};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
 
-/// So many equal blocks are planned as make about so many ops.
+/// Number of ops that the planned blocks have in total, about.
 const OPS: f64 = 600.0;
 
-/// They are planned so often at most, each time with so many evaluations and linear programs.
+/// Maximum number of plans of them, each with a number of evaluations and linear programs.
 const PLANS: usize = 3;
 const EVALUATIONS: u64 = 3000;
 const PROGRAMS: usize = 3;
 
-/// Where the first copy takes so many times as long as the best other seed, there is no second.
+/// Slowdown of the first copy compared with the best other seed above which there is no second copy.
 const HOPELESS: f64 = 1.02;
 
-/// After a copy that takes too much, the next is planned for so much of what would just fit.
+/// After a copy that takes too much, the next is planned for this share of the pool that would just fit.
 const BELOW: f64 = 0.99;
 
-/// How often a mixture is halved.
+/// Number of bisections of a mixture.
 const HALVINGS: usize = 6;
 
-/// Where a copy is nearer the bound than this share of the best other seed's distance, the search has such a part of its
+/// If a copy's distance from the bound is below this share of the best other seed's distance, the search has only a part of its
 /// evaluations.
 const CLOSE: f64 = 0.6;
 const LESS: u64 = 4;
 
-/// A plan of few blocks.
+/// Plan of few blocks.
 struct Planned {
     values: Values,
     decisions: Decisions,
 }
 
 impl Search<'_> {
-    /// Plans a few of the equal blocks, if there are many, and adds copies of that to the seeds where they are better.
+    /// Plans a few of the equal blocks, if there are many, and adds copies to the seeds if they are better.
     pub fn copy_blocks(&mut self) {
         let Problem { case, values, .. } = *self.problem;
         let Some(folded) = Blocks::find(case.trace).fold(OPS / real(case.trace.ops.len())) else { return };
@@ -86,7 +86,7 @@ impl Search<'_> {
         let (whole, few) = (Frame::new(case.trace), Frame::new(&folded.trace));
         let ratio = Bytes(few.peak - few.own).to_f64() / Bytes((whole.peak - whole.own).max(1)).to_f64();
         let room = |bytes: u64| Bytes(bytes.saturating_sub(whole.own).max(1)).to_f64();
-        // Of the copies that fit and of those that do not, the plan of the closest, and what it needs.
+        // Of the copies that fit and of those that do not, the plan of the closest, and the bytes that it needs.
         let mut closest: [Option<(u64, Planned)>; 2] = [None, None];
         let mut portion = 1.0;
         for _ in 0..PLANS {
@@ -123,7 +123,7 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a copy to the seeds; tells the most bytes that it needs, and its seconds.
+    /// Adds a copy to the seeds; returns the most bytes that it needs, and its seconds.
     fn add_copy(&mut self, copy: Decisions) -> (u64, f64) {
         let (judged, need) = self.look(copy.clone());
         self.further.push(copy);
@@ -147,7 +147,7 @@ impl Search<'_> {
         Planned { values, decisions }
     }
 
-    /// The score of the best of these seeds.
+    /// Returns the score of the best of these seeds.
     fn least(&mut self, seeds: Vec<Decisions>) -> f64 {
         let score = |seed| {
             let judged = self.look(seed).0;
@@ -157,11 +157,11 @@ impl Search<'_> {
     }
 }
 
-/// What a trace's memory is like, in bytes beside what is resident.
+/// Memory use of a trace, in bytes in addition to the resident bytes.
 struct Frame {
     floor: u64,
     peak: u64,
-    /// What the op at the peak needs itself.
+    /// Bytes that the op at the peak needs itself.
     own: u64,
 }
 
@@ -179,8 +179,8 @@ impl Frame {
 }
 
 impl Folded {
-    /// The decisions of plans of this trace for the whole trace: of the first for blocks up to this part of the equal ones, of
-    /// the second for the others.
+    /// Returns the decisions for the whole trace from plans of this trace: from the first for blocks up to this part of the equal
+    /// ones, from the second for the others.
     fn copy(&self, values: &Values, plans: [&Planned; 2], part: f64) -> Decisions {
         let mut copy = Copy { values, plan: plans[0], decisions: values.keep_all() };
         for (op, (like, depth)) in self.like.iter_enumerated() {
@@ -200,7 +200,7 @@ impl Folded {
     }
 }
 
-/// Decisions on their way from a plan to a copy.
+/// Decisions being copied from a plan.
 struct Copy<'a> {
     values: &'a Values,
     plan: &'a Planned,
@@ -208,8 +208,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Decides about the gap that begins with a touch as it is decided after its model, and about the one before, where that
-    /// is the start of the iteration.
+    /// Decides about the gap that begins with a touch as its model is decided, and about the previous gap if that is the start of
+    /// the iteration.
     fn decide(&mut self, touch: Touch, model: Touch) {
         let (v, m) = (touch.value, model.value);
         self.decisions.parts[v] = self.plan.decisions.parts[m];

@@ -1,13 +1,12 @@
-//! What a search that is free to do less finds: without swapping, without recomputing, with less memory; and, on small traces,
-//! what a complete search finds.
+//! Searches with fewer means: without swapping, without recomputing, with less memory; and, on small traces, a complete search.
 //!
-//! More means and more memory make the search harder: it may end in a plan that a search among fewer would have passed by. So
-//! where the lower bound of fewer leaves room for a better plan than there is, these are searched, too, and what is found is a
-//! candidate. A glance at a part of the evaluations says whether the whole search is worth its time. Small traces cost
-//! little: they are searched with less memory, too, and completely ([`optimal`]) as far as that goes.
+//! More means and more memory make the search harder: it may end in a plan that a search with fewer means would have avoided.
+//! Therefore, if the lower bound of fewer means leaves room for a better plan, these are searched as well, and the result is a
+//! candidate. A glance with a part of the evaluations shows if the whole search is worth its time. Small traces cost little: they
+//! are also searched with less memory, and completely ([`optimal`]) as far as possible.
 //!
-//! What this file does not do: search large traces with less memory, or with slower links, whose plans would be candidates
-//! as well. So there a plan may be slower than one with less memory.
+//! This file deliberately does not search large traces with less memory, or with slower links, although those plans would be
+//! candidates. So on a large trace, a plan may be slower than one with less memory.
 
 use super::super::optimal::{self, Faster};
 use super::candidates::{Candidates, Chosen};
@@ -19,30 +18,31 @@ use crate::request::Trick;
 use crate::request::{Allow, PlanError, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
 
-/// So many shares of the memory between floor and peak, of which those below the budget are searched.
+/// Number of shares into which the memory between floor and peak is divided; those below the budget are searched.
 const SHARES: u64 = 8;
 
-/// The states of a complete search: some seconds at most; and of one with less memory, of which there are several.
+/// Maximum number of states of a complete search, which takes some seconds; and of one with less memory, of which there are
+/// several.
 const STATES: u64 = 400_000;
 const STATES_OF_LESS: u64 = 20_000;
 
-/// What a search may do, and in how many bytes.
+/// Means of a search, and its pool in bytes.
 struct Fewer {
     allow: Allow,
     pool: u64,
 }
 
-/// What came of a complete search.
+/// Result of a complete search.
 enum Searched {
-    /// Nothing faster is left among the plans of whole tensors.
+    /// No plan of whole tensors is faster.
     Complete,
-    /// Not all of them were looked at.
+    /// Not all plans of whole tensors were examined.
     InPart,
-    /// The fastest of those that were looked at has no addresses.
+    /// The fastest examined plan has no addresses.
     Unplaced,
 }
 
-/// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
+/// Returns swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
 fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
     let (allow, pool) = (case.request.allow, case.pool);
     let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
@@ -58,7 +58,7 @@ fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
     all
 }
 
-/// How the log calls a search that may do no more, within less memory where that is what is less.
+/// Returns the name in the log of a search with these means, or within less memory.
 fn name(allow: Allow, less: Option<u64>) -> String {
     match less {
         Some(pool) => format!("within a pool of {}", Bytes(pool)),
@@ -67,7 +67,7 @@ fn name(allow: Allow, less: Option<u64>) -> String {
     }
 }
 
-/// Offers what is found so.
+/// Offers the results of such searches.
 pub(super) fn offer(
     case: &Case<'_>,
     glances: &Glances,
@@ -75,7 +75,7 @@ pub(super) fn offer(
 ) -> Result<(), PlanError> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
-    // What has no addresses in all of the memory may have them with less.
+    // Decisions without addresses in all of the memory may have them with less.
     let less = match case.request.uses(Trick::Exact).then(|| search_completely(case, STATES, candidates)) {
         None => None,
         Some(searched) => match searched? {
@@ -99,7 +99,7 @@ pub(super) fn offer(
             continue;
         }
         if small && pool == case.pool {
-            // All that a request for fewer means comes to, so that it is never better.
+            // Runs every search that a request for fewer means would run, so that such a request never gives a better plan.
             let Chosen { realised, log, .. } = plan(None, &fewer)?;
             candidates.log.add_all(&name, log);
             if let Realised::Fits(fitting) = realised {
@@ -115,7 +115,7 @@ pub(super) fn offer(
     Ok(())
 }
 
-/// Looks at so many states at most, and offers what is found. None where nothing is looked for.
+/// Examines at most this many states, and offers the result. `None` if nothing is searched.
 fn search_completely(
     case: &Case<'_>,
     states: u64,
@@ -137,14 +137,14 @@ fn search_completely(
     }))
 }
 
-/// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
+/// Searches as if nothing had been found, because earlier results would steer this search away from its own.
 fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(case);
     stages::search(case, &Glances::default(), &mut own)?;
     if let Some(best) =
         own.best().filter(|_| case.trace.ops.len() <= SMALL && case.request.uses(Trick::Settle))
     {
-        // Now, as it is settled where it is asked for: that may make it faster.
+        // The plan is settled now, as it would be for a request of these means: that may make it faster.
         let best = own.found.swap_remove(best);
         own.found.push(case.settle(best)?);
     }

@@ -1,22 +1,23 @@
-//! The first whole plan, in some milliseconds: what costs the fewest seconds a byte leaves the device until all fits.
+//! The first complete plan, in some milliseconds: values that cost the fewest seconds per byte leave the device until everything
+//! fits.
 //!
-//! 1. *Order.* With everything kept, some ops need more than the pool. Of the values that lie across them, the one that is
-//!    cheapest to recompute for its bytes is given up, then the next, until all fits: [`Pass::order`].
-//! 2. *Split.* The link is free as long as it is not full, so only the first so many of that order are recomputed, and the
-//!    rest is swapped, what is written first before what is written later: it has most time to leave and to return. How many
-//!    is best is read off the evaluator at some ten points: [`Pass::split`].
-//! 3. *Repair.* What recomputing itself needs is known once the decisions are walked through. Where it is too much, a short
-//!    search ([`Annealer::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
-//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool,
-//!    more are; last of all, everything is swapped that can be: [`plan`].
+//! 1. *Order.* With everything kept, some ops need more than the pool. Of the values that lie across them, the cheapest to
+//!    recompute for its bytes is given up, then the next, until everything fits: [`Pass::order`].
+//! 2. *Split.* The link costs nothing as long as it is not full, so only a first part of that order is recomputed, and the rest
+//!    is swapped. Values written first are swapped first: they have the most time to leave and to return. The evaluator is
+//!    sampled at some ten points to find the best split: [`Pass::split`].
+//! 3. *Repair.* The memory that recomputing itself needs is known only after a walk through the decisions. If it is too much, a
+//!    short search ([`Annealer::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
+//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. If they miss the pool, more
+//!    bytes are left free; as a last resort, every value that can be swapped is swapped: [`plan`].
 //!
-//! This is the plan of a request whose time is up at once, and its decisions are one seed of the search of all others.
+//! This is the plan of a request whose time is up at once. For all other requests, its decisions are one seed of the search.
 //!
-//! Decisions of an earlier plan take the place of 1 and 2: they are mended until they fit, and what there is room for is kept
-//! ([`Pass::mend`]).
+//! Decisions of an earlier plan replace steps 1 and 2: they are mended until they fit, and values for which there is room are
+//! kept ([`Pass::mend`]).
 //!
-//! What this file does not do: look at the clock. Its work is bounded by the size of the trace. It swaps whole values only,
-//! recomputes none that the trace itself does not read again, and promises no plan: where it finds none, the others may.
+//! This file deliberately ignores the clock. Its work is bounded by the size of the trace. It swaps only whole values, recomputes
+//! none that the trace itself does not read again, and guarantees no plan: if it finds none, the other searches may.
 
 use super::annealer::Annealer;
 use super::anytime::unhurried;
@@ -37,79 +38,79 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Into so many stretches the order is cut, whose ends are looked at as splits; and how often the stretch beside the best is
-/// halved.
+/// Number of stretches into which the order is cut, whose ends are tried as splits; and the number of times that the stretch next
+/// to the best is halved.
 const STRETCHES: usize = 6;
 const HALVINGS: usize = 3;
 
-/// What is recomputed together may take such a part of the pool; none for as much as it takes.
+/// Part of the pool, as a divisor, for values that are recomputed together; `None` means unlimited.
 const CHAINS: [Option<u64>; 4] = [None, Some(1), Some(2), Some(6)];
 
-/// Splits beside the best are walked through, too: so many parts of the order away.
+/// Splits near the best that are also walked through: distances, as divisors of the number that is enough.
 const BESIDE: [usize; 2] = [16, 6];
 
-/// How often what recomputing needs is worked out and made up for.
+/// Maximum number of times that the needs of recomputing are computed and compensated.
 const REPAIRS: usize = 10;
 
-/// Such shares of what is recomputed are swapped instead, or the other way round, where decisions are mended.
+/// Shares of the recomputed values that are swapped instead, or the other way round, when decisions are mended.
 const SHARES: [f64; 5] = [0.05, 0.15, 0.3, 0.5, 0.8];
 
-/// The evaluations of a short search: so many divided by the ops, at least and at most.
+/// Evaluations of a short search: this number divided by the ops, with a minimum and a maximum.
 const EVALUATIONS: u64 = 250_000;
 const FEWEST: u64 = 24;
 const MOST: u64 = 1500;
 
-/// What fits already, or was searched before, is given such a part of them.
+/// Share of these, as a divisor, for decisions that already fit or were searched before.
 const SHORTER: u64 = 6;
 
-/// What was mended is given such a part.
+/// Share for mended decisions, as a divisor.
 const MENDED: u64 = 1;
 
-/// What a byte that does not fit costs, beside one that goes over the link.
+/// Cost of an excess byte, compared with a byte that crosses the link.
 const STRICTNESS: f64 = 8.0;
 
-/// What is recomputed for a value is counted up to so many ops; where it takes more, it is not recomputed.
+/// Maximum number of ops that are counted to recompute a value; a value that takes more is not recomputed.
 const CLOSURE: usize = 64;
 
-/// Such parts of the pool are left free at every op for addresses, one after the other until there are some.
+/// Parts of the pool, as divisors, that are left free at every op for addresses, in turn until there are some.
 const FREE: [u64; 4] = [100, 20, 8, 4];
 
-/// Looks for addresses: at least, and for each op.
+/// Looks for addresses: minimum, and per op.
 const LOOKS: u64 = 100_000;
 const LOOKS_PER_OP: u64 = 150;
 
-/// So many times as many for what is surest to fit.
+/// Factor on the looks for the decisions most likely to fit.
 const SUREST: u64 = 10;
 
-/// The first whole plan; none where this pass finds none.
+/// Returns the first complete plan; `None` if this pass finds none.
 ///
 /// # Errors
 ///
-/// Those of a schedule that is not valid, which are faults of this crate.
+/// Errors of an invalid schedule, which are bugs in this crate.
 pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
     Ok(placed(case, values, None)?.map(|placed| placed.fitting))
 }
 
-/// What a search goes on from: decisions that have addresses, and how they got them.
+/// Starting point of a further search: decisions that have addresses, and the way these were found.
 pub(super) struct GoOn {
     pub decisions: Decisions,
-    /// By op: the bytes that are left free for addresses.
+    /// By op: bytes left free for addresses.
     pub margins: TiVec<OpId, u64>,
-    /// Where things lie.
+    /// Order in which items were placed.
     pub packing: Packing,
 }
 
-/// A whole plan, and what a search goes on from.
+/// Complete plan, with a starting point for a further search.
 pub(super) struct Placed {
     pub fitting: Fitting,
     pub from: GoOn,
 }
 
-/// A whole plan of decisions that were made for something else; none where this pass finds none.
+/// Returns a complete plan from decisions that were made for something else; `None` if this pass finds none.
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub(super) fn mended(
     case: &Case<'_>,
     values: &Values,
@@ -118,7 +119,7 @@ pub(super) fn mended(
     placed(case, values, Some(decisions))
 }
 
-/// What is chosen, or mended, with addresses.
+/// Returns the chosen or mended decisions, with addresses.
 fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result<Option<Placed>, PlanError> {
     let request = unhurried(case);
     let case = Case { request: &request, ..*case };
@@ -143,7 +144,7 @@ fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result
         let Some(part) = free else { break };
         pass.leave(case.pool / part, &excess);
     }
-    // What is surest to fit, with more work.
+    // The decisions most likely to fit, with more work.
     let surest = if request.allow.swap && pass.host.is_none() { swap_all(values) } else { decisions };
     pass.margins.fill(0);
     if pass.needs(&surest).is_over() {
@@ -157,7 +158,7 @@ fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result
     Ok(Some(Placed { fitting, from }))
 }
 
-/// What the pass decides, as a seed for a search. It need not fit.
+/// Returns the decisions of the pass, as a seed for a search. They need not fit.
 pub(super) fn decisions(problem: &Problem<'_>) -> Decisions {
     Pass::new(problem).choose()
 }
@@ -166,37 +167,37 @@ struct Pass<'a> {
     problem: &'a Problem<'a>,
     clock: Clock,
     walk: Walk,
-    /// The host, where not everything fits it.
+    /// Host, if not everything fits it.
     host: Option<Host>,
-    /// By op: the bytes that are left free for addresses.
+    /// By op: bytes left free for addresses.
     margins: TiVec<OpId, u64>,
-    /// The gaps between two touches in which a value may leave the device, those that begin first first.
+    /// Gaps between two touches in which a value may leave the device, in order of their beginning.
     open: Vec<GapId>,
-    /// Everything kept.
+    /// Decisions that keep everything.
     keep: Decisions,
-    /// The gaps whose values may be recomputed, the cheapest for their bytes first.
+    /// Gaps whose values may be recomputed, the cheapest for their bytes first.
     order: Vec<GapId>,
-    /// So many of them are enough, what recomputing them needs apart.
+    /// Number of these that suffices, apart from the needs of recomputing.
     enough: usize,
-    /// The best split that fits, and its seconds.
+    /// Best split that fits, and its seconds.
     fits: Option<Decisions>,
     fits_in: f64,
-    /// A short search from what fits has such a part of the evaluations.
+    /// Share of the evaluations, as a divisor, for a short search from decisions that fit.
     shorter: u64,
-    /// For short searches, once there was one.
+    /// Annealer of short searches, once there was one.
     annealer: Option<Annealer<'a>>,
 }
 
-/// How much of the order is recomputed, and which part of the pool may be what is recomputed together.
+/// Share of the order that is recomputed, and the part of the pool for values that are recomputed together.
 #[derive(Clone, Copy, Debug)]
 struct Split {
     count: usize,
     chains: Option<u64>,
-    /// Whether what is needless is kept after all.
+    /// `true` if values that need not leave are kept after all.
     exact: bool,
 }
 
-/// The best so far.
+/// Best decisions so far.
 struct Best {
     score: f64,
     split: Split,
@@ -229,7 +230,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What the split decides that takes least time: those that sums of seconds and bytes suggest are walked through.
+    /// Returns the decisions of the fastest split: splits that sums of seconds and bytes suggest are walked through.
     fn choose(&mut self) -> Decisions {
         let keep = self.keep.clone();
         let over = self.needs(&keep);
@@ -254,9 +255,9 @@ impl<'a> Pass<'a> {
         best.decisions
     }
 
-    /// Decisions that were made for something else: more is given up until all fits, then what is needless is kept, and other
-    /// shares of the rest are swapped. Whether ops are recomputed or values swapped less is tried, and whether ops run in the
-    /// alternatives decided or in their fastest.
+    /// Mends decisions that were made for something else: gives up more until everything fits, then keeps values that need not
+    /// leave, and swaps other shares of the rest. Tries both fewer recomputed ops and fewer swapped values, and both the decided
+    /// alternatives of ops and their fastest.
     fn mend(&mut self, decisions: Decisions) -> Decisions {
         self.shorter = MENDED;
         let keep = self.keep.clone();
@@ -286,7 +287,7 @@ impl<'a> Pass<'a> {
         best.1
     }
 
-    /// Takes decisions that are better than the best.
+    /// Accepts decisions that are better than the best.
     fn try_decisions(&mut self, decisions: &Decisions, best: &mut (f64, Decisions)) {
         self.needs(decisions);
         let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
@@ -296,8 +297,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Swaps a share of what is recomputed, what begins first first: it has most time to leave and to return. Or recomputes a
-    /// share of what is swapped, what begins last first.
+    /// Swaps a share of the recomputed values, those that begin first first: they have the most time to leave and to return. Or
+    /// recomputes a share of the swapped values, those that begin last first.
     fn turn(&self, decisions: &mut Decisions, to: Choice, share: f64) {
         let turns = |g: &&GapId| {
             let choice = decisions.choices[**g];
@@ -321,7 +322,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Keeps what there is room for: what is decided so before the rest, and of that the dearest for its bytes first.
+    /// Keeps values for which there is room: those with choice `first` before the rest, and of these the most expensive for their
+    /// bytes first.
     fn keep_more(&mut self, decisions: &mut Decisions, first: Choice) {
         let mut over = self.needs(decisions);
         let mut closure = Closure::new(self.problem.values);
@@ -359,8 +361,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A short search from decisions; where what it finds does not fit, more is given up. None where nothing fits, addresses
-    /// apart.
+    /// Runs a short search from decisions; if its result does not fit, gives up more. `None` if nothing fits, apart from
+    /// addresses.
     fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
         let fits = !self.needs(&decisions).is_over();
         let shorter = if fits || self.annealer.is_some() { self.shorter } else { 1 };
@@ -371,14 +373,14 @@ impl<'a> Pass<'a> {
         if found.judged.cost.overflow == 0 {
             return Some(found.decisions);
         }
-        // Nothing need be left free where nothing can be.
+        // No bytes need be left free if none can be.
         let margins = std::mem::take(&mut self.margins);
         let (decisions, cost) = self.repair(found.decisions);
         self.margins = margins;
         if cost.overflow == 0 { Some(decisions) } else { self.fits.clone() }
     }
 
-    /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
+    /// Returns the best amount of the order to recompute, estimated from sums of seconds and bytes.
     fn balance(&self, over: &RangeMax<OpId>) -> usize {
         let Problem { case, values, .. } = *self.problem;
         let link = &case.request.link;
@@ -423,14 +425,15 @@ impl<'a> Pass<'a> {
         at
     }
 
-    /// What a plan of this cost is worth: its seconds, with what does not fit as if it went over the link many times.
+    /// Returns the score of a plan of this cost: its seconds, with excess bytes counted as if they crossed the link many times.
     fn score(&self, cost: &Cost) -> f64 {
         let link = &self.problem.case.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         cost.seconds + STRICTNESS * Bytes(cost.overflow).to_f64() / slow
     }
 
-    /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
+    /// Walks through the decisions. Returns by op the bytes that it needs beyond the pool, including those of values recomputed
+    /// for it.
     fn needs(&mut self, decisions: &Decisions) -> RangeMax<OpId> {
         let (Problem { case, values, .. }, margins) = (self.problem, &self.margins);
         let pool = case.pool;
@@ -445,7 +448,8 @@ impl<'a> Pass<'a> {
         RangeMax::beyond(&needs, pool)
     }
 
-    /// Finds what is recomputed if nothing is swapped, the cheapest for its bytes first, until all fits or nothing more helps.
+    /// Finds the values to recompute if nothing is swapped, the cheapest for its bytes first, until everything fits or nothing
+    /// more helps.
     fn find_order(&mut self, mut over: RangeMax<OpId>) {
         let mut decisions = self.keep.clone();
         let mut closure = Closure::new(self.problem.values);
@@ -461,7 +465,7 @@ impl<'a> Pass<'a> {
                 needless.push((Reverse(Dear(known)), Reverse(g)));
                 continue;
             }
-            // What was given up since may have to be recomputed for it.
+            // Values given up since may have to be recomputed for it.
             let Some(cost) = closure.cost(&decisions, g) else { continue };
             if cost > known && heap.peek().is_some_and(|(Reverse(Dear(next)), _)| *next < cost) {
                 heap.push((Reverse(Dear(cost)), Reverse(g)));
@@ -479,7 +483,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
+    /// Recomputes the first part of the order; swaps the rest, those that begin first first, until everything fits.
     fn split(&self, mut over: RangeMax<OpId>, split: Split) -> Decisions {
         let recomputed = &self.order[..split.count];
         let mut decisions = self.keep.clone();
@@ -497,7 +501,7 @@ impl<'a> Pass<'a> {
         if !split.exact {
             return decisions;
         }
-        // What was taken early may have become needless by what was taken later.
+        // Values taken early may have become needless because of later ones.
         for &g in taken.iter().chain(recomputed).rev() {
             let (across, bytes) = (across(self.problem.gap(g)), self.problem.bytes(g));
             let choice = &mut decisions.choices[g];
@@ -509,17 +513,17 @@ impl<'a> Pass<'a> {
         decisions
     }
 
-    /// Swaps what is kept across ops that need too much, what begins first before the rest. Gives the gaps.
+    /// Swaps values that are kept across ops that need too much, those that begin first first. Returns the gaps.
     fn swap_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
         self.give_up(&self.open, Choice::Swap, u64::MAX, decisions, over)
     }
 
-    /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
+    /// Recomputes values that are kept across ops that need too much, the cheapest first. Returns the gaps.
     fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
         self.give_up(&self.order, Choice::Recompute, u64::MAX, decisions, over)
     }
 
-    /// Decides what is kept in these gaps otherwise where it helps, as many bytes as `most`. Gives the gaps.
+    /// Changes the choice of kept values in these gaps if it helps, up to `most` bytes. Returns the gaps.
     fn give_up(
         &self,
         gaps: &[GapId],
@@ -549,13 +553,13 @@ impl<'a> Pass<'a> {
         given_up
     }
 
-    /// The bytes that the host has room for beside what is swapped.
+    /// Returns the host bytes left next to the swapped values.
     fn room_on_host(&self, decisions: &Decisions) -> u64 {
         self.host.as_ref().map_or(u64::MAX, |host| host.room(self.problem.values, decisions))
     }
 
-    /// Gives up more where what is recomputed needs too much: by the link if it has time, else by recomputing. Where that
-    /// does not help, swaps what would be recomputed.
+    /// Gives up more if the recomputed values need too much: by the link if it has time, else by recomputing. If that does not
+    /// help, swaps values that would be recomputed.
     fn repair(&mut self, mut decisions: Decisions) -> (Decisions, Cost) {
         let mut over = self.needs(&decisions);
         for _ in 0..REPAIRS {
@@ -579,7 +583,7 @@ impl<'a> Pass<'a> {
         (decisions, cost)
     }
 
-    /// The bytes that the link could move each way beside the steps of the last walk, and does not.
+    /// Returns the bytes that the link could move each way during the steps of the last walk, and does not.
     fn spare_link(&self) -> u64 {
         let link = &self.problem.case.request.link;
         let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
@@ -597,8 +601,8 @@ impl<'a> Pass<'a> {
         (Seconds((self.walk.seconds - busy).max(0.0)) * BytesPerSecond(rate)).0
     }
 
-    /// At ops that still need too much, swaps what would be recomputed for them, or else recomputes it each time anew; if
-    /// there is nothing, across them.
+    /// At ops that still need too much, swaps values that would be recomputed for them, or else recomputes them each time anew;
+    /// if there are none, across the ops.
     fn recompute_less(&self, decisions: &mut Decisions, over: &RangeMax<OpId>) -> bool {
         let (mut changed, mut room) = (false, self.room_on_host(decisions));
         for reach in [false, true] {
@@ -621,7 +625,7 @@ impl<'a> Pass<'a> {
         changed
     }
 
-    /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
+    /// Leaves this many bytes free at every op that does not need them itself, and more if addresses exceeded the pool there.
     fn leave(&mut self, bytes: u64, excess: &TiSlice<OpId, u64>) {
         let excess = excess.iter().copied().chain(std::iter::repeat(0));
         for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.case.spare()) {
@@ -630,12 +634,12 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The ops during which nothing touches the value of a gap between two touches.
+/// Returns the ops during which nothing touches the value of a gap between two touches.
 fn across(gap: &Gap) -> Range<OpId> {
     gap.begin()..gap.before.expect("a gap that is open here ends with a touch")
 }
 
-/// Seconds a byte, in order.
+/// Seconds per byte, ordered.
 #[derive(Clone, Copy, PartialEq)]
 struct Dear(f64);
 
@@ -653,10 +657,10 @@ impl Ord for Dear {
     }
 }
 
-/// What it takes to recompute a value: its maker, and what that reads and is gone, and so on.
+/// Ops needed to recompute a value: its maker, the makers of that op's missing inputs, and so on.
 struct Closure<'a> {
     values: &'a Values,
-    /// By op: the last question of which it was part.
+    /// By op: the last query that it was part of.
     part_of: TiVec<OpId, u32>,
     question: u32,
     open: Vec<ValueId>,
@@ -667,7 +671,8 @@ impl<'a> Closure<'a> {
         Closure { values, part_of: vec![0; values.alternatives.len()].into(), question: 0, open: Vec::new() }
     }
 
-    /// The seconds a byte of recomputing the value of a gap at its end; none where that may not be, or takes very much.
+    /// Returns the seconds per byte of recomputing the value of a gap at its end; `None` if that is not permitted, or takes too
+    /// much.
     fn cost(&mut self, decisions: &Decisions, g: GapId) -> Option<f64> {
         let values = self.values;
         let gap = &values.gaps[g];
@@ -696,7 +701,7 @@ impl<'a> Closure<'a> {
     }
 }
 
-/// Whether a value is nowhere when something is recomputed for an op, and that op does not read it itself.
+/// Returns `true` if a value is absent when something is recomputed for an op, and that op does not read it itself.
 fn is_gone(values: &Values, decisions: &Decisions, v: ValueId, op: OpId) -> bool {
     let Some(g) = values.gap_before(v, op) else { return true };
     let before = values.gaps[g].before;

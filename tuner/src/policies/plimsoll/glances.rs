@@ -1,10 +1,9 @@
 //! Glances at fewer means: short searches that only swap, or only recompute. They give seeds to the search among all means, and
-//! say whether a whole search among fewer is worth its time (`fewer.rs`).
+//! show if a whole search with fewer means is worth its time (`fewer.rs`).
 //!
-//! A glance that only recomputes is followed by a long search where the search among all means is lost: where it found nothing
-//! that fits, or ends far above its bound and behind the glance. Densely connected networks at tight budgets want nearly
-//! everything recomputed in an order that no seed comes near, and a search that may also swap ends in plans that swap too
-//! much.
+//! A glance that only recomputes is followed by a long search if the search among all means is lost: if it found nothing that
+//! fits, or ends far above its bound and behind the glance. Densely connected networks at tight budgets need nearly everything
+//! recomputed in an order that no seed comes near, and a search that may also swap ends in plans that swap too much.
 
 use super::candidates::Candidates;
 use super::judge::Found;
@@ -16,38 +15,38 @@ use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
 use std::cell::OnceCell;
 
-/// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
+/// Share of the evaluations of a glance, as a divisor, and its number of linear programs for seeds.
 const GLANCE: u64 = 8;
 const PROGRAMS: usize = 2;
 
-/// Where it finds nothing that fits, it looks so often.
+/// Maximum number of glances if none finds anything that fits.
 const GLANCES: usize = 4;
 
-/// Traces of no more ops are small: they are searched with less memory, too, and without the long search below.
+/// Number of ops up to which a trace is small: it is also searched with less memory, and without the long search below.
 pub(super) const SMALL: usize = 64;
 
-/// A search among all means that ends so many times above its bound, and behind a glance, is lost.
+/// Factor on the bound above which a search among all means, if it also ends behind a glance, is lost.
 const LOST: f64 = 1.1;
 
-/// Then what only recomputes is searched with so many times the evaluations of a whole search, up to [`GLANCES`] times where
-/// nothing fits: with as many as a whole search has, most end where nothing fits.
+/// Factor on the evaluations of a whole search for the long search that only recomputes, up to [`GLANCES`] times if nothing fits:
+/// with the evaluations of one whole search, most such searches find nothing that fits.
 const LONG: u64 = 3;
 
-/// A search whose glance ends above so many times the best plan is not worth its time.
+/// Factor on the best plan above which a glance shows that its search is not worth its time.
 const NEAR: f64 = 1.05;
 
-/// Swapping alone and recomputing alone, where both are allowed.
+/// Returns swapping alone and recomputing alone, if both are allowed.
 pub(super) fn alone(allow: Allow) -> impl Iterator<Item = Allow> {
     let alone = [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }];
     alone.into_iter().filter(move |_| allow.swap && allow.recompute)
 }
 
-/// What a glance at each of fewer means finds, looked for once.
+/// Results of a glance at each set of fewer means, computed once.
 #[derive(Default)]
 pub(super) struct Glances(OnceCell<Vec<(Allow, Found)>>);
 
 impl Glances {
-    /// `cost` is what the search among all means ended with, where there was one.
+    /// Returns the results. `cost` is the result of the search among all means, if there was one.
     fn found(&self, case: &Case<'_>, cost: Option<&Cost>) -> &[(Allow, Found)] {
         self.0.get_or_init(|| {
             let found = alone(case.request.allow).map(|allow| {
@@ -63,7 +62,7 @@ impl Glances {
         })
     }
 
-    /// Seeds for a search among all means that ended with this cost, at the first call.
+    /// Returns seeds for a search among all means that ended with this cost, at the first call.
     pub fn seeds(&self, case: &Case<'_>, cost: &Cost) -> Vec<Decisions> {
         if self.0.get().is_some() {
             return Vec::new();
@@ -71,7 +70,7 @@ impl Glances {
         self.found(case, Some(cost)).iter().map(|(_, found)| found.decisions.clone()).collect()
     }
 
-    /// Whether the glance at these means ends near the best plan, or finds none that fits.
+    /// Returns `true` if the glance at these means ends near the best plan, or finds none that fits.
     pub fn are_near(&self, case: &Case<'_>, allow: Allow, candidates: &Candidates) -> bool {
         self.found(case, None).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
             let cost = found.judged.cost;
@@ -80,8 +79,8 @@ impl Glances {
     }
 }
 
-/// Whether a search that ended with this cost is lost, beside what this glance found. Small traces are searched in other ways,
-/// and `tune` asks for hundreds of their plans.
+/// Returns `true` if a search that ended with this cost is lost, compared with this glance. Small traces are searched in other
+/// ways, and `tune` requests hundreds of their plans.
 fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
     if case.trace.ops.len() <= SMALL {
         return false;
@@ -90,7 +89,7 @@ fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
     cost.overflow > 0 || (behind && cost.seconds > case.bound.0 * LOST)
 }
 
-/// A search with so many parts of the evaluations.
+/// Searches with a fraction `parts` / `of` of the evaluations.
 fn glance(case: &Case<'_>, parts: u64, of: u64) -> Found {
     let values = case.values();
     let problem = Problem::new(case, &values);

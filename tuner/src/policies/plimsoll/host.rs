@@ -1,14 +1,14 @@
-//! What decisions take of the host's memory, where not everything fits it: more than there is counts as what does not fit the
-//! device does, so that the search recomputes in stead of swapping.
+//! Host memory used by decisions, if not everything fits it: an excess counts like bytes that do not fit the device, so that the
+//! search recomputes instead of swapping.
 //!
-//! Every tensor of which anything leaves has a place of its own on the host, for as much of it as ever leaves
-//! ([`plimsoll_ir::schedule::Schedule::host_bytes`]). What is swapped of a value is its leading part, so that the largest
-//! part counts.
+//! Every tensor of which anything leaves has a separate place on the host, for the largest part that ever leaves
+//! ([`plimsoll_ir::schedule::Schedule::host_bytes`]). The swapped part of a value is its leading part, so that the largest part
+//! counts.
 //!
-//! The planner plans without the limit first ([`super::decide`]): where that plan fits the host, a limit changes nothing.
-//! Else it plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
+//! The planner first plans without the limit ([`super::decide`]): if that plan fits the host, a limit changes nothing. Otherwise
+//! it plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
 //!
-//! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
+//! This file deliberately puts no price on a byte of the host: all decisions that fit are equally good.
 
 use crate::decide::walk::Walk;
 use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
@@ -18,16 +18,16 @@ use plimsoll_ir::schedule::place_on_host;
 use std::collections::{BTreeMap, BTreeSet};
 use typed_index_collections::{TiSlice, TiVec};
 
-/// The limit, and room to count in.
+/// Limit, with a buffer for counting.
 pub(super) struct Host {
     limit: u64,
-    /// By tensor: the end of what leaves of it; 0 for what is not among `leaving`.
+    /// By tensor: end of its part that leaves; 0 for tensors not among `leaving`.
     ends: TiVec<TensorId, u64>,
     leaving: Vec<TensorId>,
 }
 
 impl Host {
-    /// None where everything that may leave fits the host, or nothing may.
+    /// Returns `None` if everything that may leave fits the host, or nothing may leave.
     pub fn new(case: &Case<'_>, values: &Values) -> Option<Host> {
         let limit = case.request.allow.host?.0;
         let tensors = &case.trace.tensors;
@@ -38,7 +38,7 @@ impl Host {
         (all > u128::from(limit)).then_some(Host { limit, ends, leaving })
     }
 
-    /// What leaves in a walk, in bytes of the host, beyond its limit.
+    /// Returns the host bytes that a walk needs beyond the limit.
     pub fn over(&mut self, values: &Values, walk: &Walk) -> u64 {
         for (value, end) in walk.offloads() {
             let tensor = values.tensor[value];
@@ -53,20 +53,21 @@ impl Host {
         places.fold(0, u64::saturating_add).saturating_sub(self.limit)
     }
 
-    /// What takes this much more than the limit takes of the host.
+    /// Returns the host bytes needed by decisions that exceed the limit by this much.
     pub fn needs(&self, over: u64) -> u64 {
         self.limit.saturating_add(over)
     }
 
-    /// What decisions leave of the limit, in bytes.
+    /// Returns the bytes of the limit that decisions leave.
     pub fn room(&self, values: &Values, decisions: &Decisions) -> u64 {
         let taken =
             places(values, decisions).values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
         self.limit.saturating_sub(taken)
     }
 
-    /// Decisions that swap no more than fits the host. What costs the fewest seconds a byte to recompute is recomputed in
-    /// stead, then, as far as that is not enough, what cannot be is kept. None where they fit as they are.
+    /// Returns decisions that swap no more than fits the host. Values that cost the fewest seconds per byte to recompute are
+    /// recomputed instead; if that is not enough, values that cannot be recomputed are kept. `None` if the decisions fit as they
+    /// are.
     pub fn mended(
         &self,
         values: &Values,
@@ -96,7 +97,7 @@ impl Host {
     }
 }
 
-/// By tensor: what it takes on the host, and the gaps in which it is swapped; of those that ever are.
+/// By tensor that is ever swapped: its host bytes, and the gaps in which it is swapped.
 fn places(values: &Values, decisions: &Decisions) -> BTreeMap<TensorId, (u64, Vec<GapId>)> {
     let mut places: BTreeMap<TensorId, (u64, Vec<GapId>)> = BTreeMap::new();
     let swapped = values.gaps.iter_enumerated().filter(|(g, _)| decisions.choices[*g] == Choice::Swap);

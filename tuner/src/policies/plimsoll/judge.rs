@@ -1,10 +1,10 @@
-//! The judge of a search: what decisions cost, and which of two costs is better.
+//! Judge of a search: the cost of decisions, and the comparison of two costs.
 //!
-//! A judgement takes two steps. The walk ([`crate::decide::walk`]) gives the ops that run and the bytes they need; it goes
-//! on from the last walk up to the first op to which a change matters. The clock ([`crate::decide::windows`]) gives the
-//! makespan. The clock is left out where the walk alone shows that the decisions will not be taken.
+//! A judgement takes two steps. The walk ([`crate::decide::walk`]) computes the ops that run and the bytes they need; it reuses
+//! the last walk up to the first op to which a change matters. The clock ([`crate::decide::windows`]) computes the makespan. It
+//! is left out if the walk alone shows that the decisions will not be accepted.
 //!
-//! What this file does not do: change decisions, or draw random numbers.
+//! This file deliberately neither changes decisions nor draws random numbers.
 
 use super::host::Host;
 use super::problem::Problem;
@@ -18,44 +18,44 @@ use plimsoll_ir::{Bytes, OpId};
 use std::cmp::Ordering;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// What a byte that does not fit costs at first, beside one that goes over the link.
+/// Initial cost of an excess byte, compared with a byte that crosses the link.
 pub(super) const LENIENT: f64 = 4.0;
 
-/// What does not fit counts at the slot where it is most, and at every other, too, so that one of several peaks can be lowered
-/// before the rest: at so many slots together as much as at that one.
+/// The excess counts at the slot where it is largest, and at every other slot, too, so that one of several peaks can be lowered
+/// before the rest: this many slots together weigh as much as the largest.
 const PEAK: f64 = 16.0;
 
-/// What a search looks for.
+/// Objective of a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Aim {
     /// The shortest makespan.
     Time,
-    /// The fewest bytes moved, within so many seconds.
+    /// The fewest bytes moved, within this many seconds.
     Bytes { within: f64 },
 }
 
-/// The cost of decisions.
+/// Cost of decisions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub cost: Cost,
     /// Seconds of recomputing.
     pub recompute_seconds: f64,
-    /// Bytes swapped that the host has no memory for.
+    /// Swapped bytes beyond the host's memory.
     pub over_host: u64,
-    /// An op at which room is missing; none where all fits.
+    /// An op with too little room; `None` if everything fits.
     pub crowded: Option<Crowded>,
 }
 
-/// Where room is missing.
+/// Place with too little room.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowded {
-    /// While this op runs,
+    /// Op during which room is missing.
     pub op: OpId,
-    /// or while ops are recomputed for it.
+    /// `true` if room is missing while ops are recomputed for it.
     pub recomputing: bool,
 }
 
-/// Decisions and their cost.
+/// Decisions with their cost.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub decisions: Decisions,
@@ -66,12 +66,12 @@ pub(super) struct Judge<'a> {
     problem: &'a Problem<'a>,
     pub trail: Trail,
     clock: Clock,
-    /// The host, where not everything fits it.
+    /// Host, if not everything fits it.
     pub host: Option<Host>,
-    /// By op: the bytes that are left free for addresses.
+    /// By op: bytes left free for addresses.
     pub margins: TiVec<OpId, u64>,
     pub aim: Aim,
-    /// What a byte that does not fit costs, beside one that goes over the link.
+    /// Cost of an excess byte, compared with a byte that crosses the link.
     pub strictness: f64,
 }
 
@@ -89,9 +89,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What these decisions cost; infinitely much where that is certainly more than a score of `most`. They differ from
-    /// those last accepted only in what matters from op `first` on. Of the slots where room is missing, `draw` (0 to 1)
-    /// says which is told.
+    /// Returns the cost of these decisions; infinite if the score is certainly above `most`. The decisions differ from those last
+    /// accepted only in ways that matter from op `first` on. `draw` (0 to 1) selects one of the slots with too little room.
     pub fn judge(&mut self, decisions: &Decisions, first: OpId, most: f64, draw: f64) -> Judged {
         let Problem { case, values, fastest, .. } = *self.problem;
         let steps = 3 * values.alternatives.len() + 64;
@@ -123,13 +122,13 @@ impl<'a> Judge<'a> {
         Judged { cost, recompute_seconds, over_host, crowded }
     }
 
-    /// The pool bytes that the steps of the last walk need at most.
+    /// Returns the maximum pool bytes of the steps of the last walk.
     pub fn needed(&self) -> u64 {
         self.trail.walk().course.need.iter().max().copied().unwrap_or_default()
     }
 
-    /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
-    /// times, the more the longer nothing fits; and as a hint the seconds that the link and the device spend on it.
+    /// Returns the score in seconds: time, or bytes moved. Excess bytes count as if they crossed the link many times, the more
+    /// the longer nothing fits; the seconds of link and device spent on the decisions are added as a hint.
     pub fn score(&self, judged: &Judged) -> f64 {
         let Judged { cost, recompute_seconds, .. } = judged;
         let case = self.problem.case;
@@ -152,19 +151,19 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What does not fit comes after what does, whatever it takes.
+    /// Returns a rank by which decisions that do not fit come after those that do, regardless of time.
     pub fn rank(&self, judged: &Judged) -> (bool, f64) {
         (judged.cost.overflow > 0, self.score(judged))
     }
 
-    /// The best first.
+    /// Sorts the best first.
     pub fn sort(&self, found: &mut [Found]) {
         found.sort_by(|a, b| {
             self.rank(&a.judged).partial_cmp(&self.rank(&b.judged)).unwrap_or(Ordering::Equal)
         });
     }
 
-    /// Whether nothing can be better.
+    /// Returns `true` if nothing can be better.
     pub fn is_best(&self, cost: &Cost) -> bool {
         let fits = cost.overflow == 0;
         match self.aim {
@@ -173,7 +172,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The aim to move fewer bytes in the same time, where decisions of this cost fit and cannot be faster.
+    /// Returns the aim to move fewer bytes in the same time, if decisions of this cost fit and cannot be faster.
     pub fn lighter_aim(&self, cost: &Cost) -> Option<Aim> {
         let bound = self.problem.case.bound.0;
         let within = cost.seconds.max(bound) * (1.0 + SAME / 2.0);
@@ -190,13 +189,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Leaves so many bytes free at every op that does not need them itself.
+    /// Leaves this many bytes free at every op that does not need them itself.
     pub fn leave(&mut self, bytes: u64) {
         self.margins.fill(0);
         self.widen(TiSlice::from_ref(&vec![bytes; self.problem.case.trace.ops.len()]), 1.0);
     }
 
-    /// Leaves fewer bytes free; tells whether any were.
+    /// Leaves fewer bytes free; returns `true` if any were.
     pub fn narrow(&mut self) -> bool {
         let some = self.margins.iter().any(|margin| *margin > 0);
         self.margins.iter_mut().for_each(|margin| *margin = *margin / 5 * 4);

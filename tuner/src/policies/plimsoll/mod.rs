@@ -1,29 +1,29 @@
-//! The planner of this house: what to keep, to swap and to recompute so that the iteration takes least time within the
-//! budget; of the plans that take equally long the one that moves the fewest bytes.
+//! Plimsoll's own planner. It decides which tensors to keep, swap and recompute so that the iteration takes the least time within
+//! the budget; among plans that take equally long, it chooses the one that moves the fewest bytes.
 //!
-//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else the *bound* is
-//! sharpened, everything is *kept* if that fits, and so on, as [`plan`] has it:
+//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer if time is up at once. Otherwise the *bound*
+//! is sharpened, everything is *kept* if that fits, and the steps of [`plan`] follow:
 //!
-//! 1. *Seeds* (`seeds.rs`): that pass; the linear program of the lower bound, rounded, for the budget and for smaller ones; of
+//! 1. *Seeds* (`seeds.rs`): that pass; the linear program of the lower bound, rounded, for the budget and for smaller ones; for
 //!    deep networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
-//! 2. *For each stage* (`stages.rs`: whole tensors first, then parts of them, where they are large beside the pool), in rounds:
-//!    - *Anneal* (`search.rs`). From the best seeds some decisions change; a change for the better is taken, one for the worse
-//!      with falling probability. This ends at the bound; where time cannot be better, bytes moved are what counts. The
-//!      problem (`problem.rs`) never changes, the judge (`judge.rs`) says what decisions cost, the annealer (`annealer.rs`)
+//! 2. *For each stage* (`stages.rs`: whole tensors first, then parts of them, if they are large relative to the pool), in rounds:
+//!    - *Anneal* (`search.rs`). Starting from the best seeds, some decisions change; improvements are accepted, deteriorations
+//!      with falling probability. Annealing ends at the bound; once the time cannot improve, it minimises bytes moved. The
+//!      problem (`problem.rs`) never changes, the judge (`judge.rs`) computes the cost of decisions, the annealer (`annealer.rs`)
 //!      changes them.
-//!    - *Pack*. What was found gets addresses. Where these miss the pool, the next round leaves bytes free. Which end of a
-//!      tensor in pieces comes first is chosen with the addresses (`realise.rs`).
-//!    - *Offer*. What has addresses is a candidate (`candidates.rs`).
-//! 3. *Fewer means* (`fewer.rs`, `glances.rs`). Where the result is far above the bound, short searches that only swap, or only
+//!    - *Pack*. The decisions found get addresses. If these miss the pool, the next round leaves bytes free. The search for
+//!      addresses also chooses which end of a tensor in pieces comes first (`realise.rs`).
+//!    - *Offer*. A plan with addresses is a candidate (`candidates.rs`).
+//! 3. *Fewer means* (`fewer.rs`, `glances.rs`). If the result is far above the bound, short searches that only swap, or only
 //!    recompute, give seeds. In the end such searches are candidates; small traces are also searched with less memory, and
 //!    completely.
-//! 4. *Policies*. Whatever another policy might do better is a candidate, so that none is better unless time is up.
-//! 5. *Settle*. The best candidate is placed once more, so that few holes are left.
+//! 4. *Policies*. The plan of every other policy that might be better is a candidate, so that none is better unless time is up.
+//! 5. *Settle*. The best candidate is placed once more, to leave few holes.
 //!
-//! Where time may be up at any moment, whole plans are made on the way (`anytime.rs`). What happens when it is up is in
+//! If time may be up at any moment, complete plans are made during the search (`anytime.rs`). The end of time is handled in
 //! `candidates.rs`.
 //!
-//! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
+//! The planner is deterministic for a seed, and bounded by a number of evaluations and by the caller's deadline.
 
 mod adapted;
 mod annealer;
@@ -56,13 +56,13 @@ use glances::Glances;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::search_log::SearchLog;
 
-/// Makespans that differ by no more than this share are equal: bytes moved decide between them.
+/// Makespans that differ by at most this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
 
-/// What sums of floats may differ by.
+/// Tolerance for sums of floats.
 const HAIR: f64 = 1e-9;
 
-/// A policy of a paper, and its rule.
+/// Policy of a paper, and its rule.
 type Asked = (Policy, fn(&Case<'_>) -> Result<Realised, PlanError>);
 
 const ACCUDNN: Asked = (Policy::Accudnn { as_printed: false }, |case| accudnn::realise(case, false));
@@ -70,7 +70,7 @@ const AUTOSWAP: Asked = (Policy::AutoSwap, baselines::autoswap);
 const GREEDY: Asked = (Policy::Greedy, greedy::realise);
 const MEMONGER: Asked = (Policy::Memonger { searched: false }, memonger::realise);
 
-/// The policies that only offload and whose schedules are candidates.
+/// Policies that only offload and whose schedules are candidates.
 const OFFLOADING: [Asked; 11] = [
     GREEDY,
     (Policy::DynProg, dynprog::realise),
@@ -89,15 +89,14 @@ const OFFLOADING: [Asked; 11] = [
     (Policy::Naive, naive::realise),
 ];
 
-/// The one that swaps and recomputes ops. Its answer is wanted in the end nearly always, so it is asked while the search goes
-/// on.
+/// Policy that swaps and recomputes ops. Its answer is nearly always needed in the end, so it runs while the search goes on.
 const LAST: Asked = (Policy::SuperNeurons, superneurons::realise);
 
-/// Of no more ops than these it is soon told, and not worth a second thread.
+/// Number of ops up to which its answer takes little time, and is not worth a second thread.
 const FEW: usize = 100;
 
-/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at
-/// any moment, only that.
+/// Decides. If the host is limited, returns the plan without that limit if the plan keeps it, else a plan within the limit. If
+/// time may be up at any moment, plans only within the limit.
 pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let PlanRequest { allow, anytime, from, .. } = *case.request;
     if let Some(earlier) = from {
@@ -122,7 +121,8 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
     Ok((outcome, log))
 }
 
-/// The case's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+/// Decides within the host's limit. The case's bound costs nothing to compute; this function sharpens it once there is a first
+/// plan.
 fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let first = first_plan(case)?;
     let case = &Case { bound: sharper_bound(case, &first), ..*case };
@@ -130,7 +130,7 @@ fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     Ok((case.outcome(realised, status), log))
 }
 
-/// The steps of the head of this file. Where time is up already, the first plan is all.
+/// Runs the steps listed at the head of this file. If time is already up, returns the first plan.
 fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
     let mut candidates = Candidates::new(case);
     let enough = first.is_some();
@@ -144,7 +144,7 @@ fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
     candidates.choose(case)
 }
 
-/// A plan before all else, where time may be up at any moment or is.
+/// Returns a plan before all else, if time is up or may be up at any moment.
 fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
     let PlanRequest { limits, anytime, .. } = *case.request;
     if !anytime && !limits.is_expired() {
@@ -153,7 +153,7 @@ fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
     first::plan(case, &case.values())
 }
 
-/// The bound for all means that are allowed; where there is a first plan and time is up, the case's own.
+/// Returns the bound for all allowed means; if there is a first plan and time is up, the case's own.
 fn sharper_bound(case: &Case<'_>, first: &Option<Fitting>) -> Seconds {
     let PlanRequest { budget, link, allow, limits, .. } = *case.request;
     if first.is_some() && limits.is_expired() {
@@ -162,17 +162,17 @@ fn sharper_bound(case: &Case<'_>, first: &Option<Fitting>) -> Seconds {
     lower_bound_within(case.trace, budget, &link, allow, &limits)
 }
 
-/// An answer of the last policy, where it was asked.
+/// Answer of the last policy, if it has run.
 type Answer = Option<Result<Realised, PlanError>>;
 
-/// Searches in stages, then with fewer means; on a second thread the last policy is asked meanwhile.
+/// Searches in stages, then with fewer means; meanwhile the last policy runs on a second thread.
 fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanError> {
     if candidates.settled() {
         return Ok(None);
     }
     let PlanRequest { budget, link, allow, limits, seed, without, .. } = *case.request;
     let (Case { trace, pool, bound, .. }, Limits { evaluations, expired: clock }) = (*case, limits);
-    // The caller's clock stays on this thread, and a request with it.
+    // The caller's clock stays on this thread, together with the request.
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
         let request = &PlanRequest { allow, limits, seed, without, ..PlanRequest::new(budget, link, LAST.0) };
@@ -187,14 +187,14 @@ fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanEr
         let wanted = searched.is_ok() && !candidates.is_late(case) && !candidates.settled();
         (searched, wanted)
     };
-    // Where time may be up at any moment it was asked before.
+    // If time may be up at any moment, the last policy has run before.
     let others = case.request.uses(Trick::Policies) && !case.request.anytime;
     let worth = others && allow.recompute && allow.swap && trace.ops.len() > FEW;
     let (searched, answer) = beside(worth, clock, search, ask);
     searched.map(|()| answer)
 }
 
-/// Offers the plans of other policies, where these may be better. `answer` is the last one's, if it was asked before.
+/// Offers the plans of other policies, if they may be better. `answer` is that of the last policy, if it has run.
 fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), PlanError> {
     let PlanRequest { budget, link, allow, limits, .. } = case.request;
     if !case.request.uses(Trick::Policies) {
@@ -215,7 +215,8 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
     Ok(())
 }
 
-/// Where nothing fits so far: what the first pass finds, if time is up; then everything swapped that can be.
+/// If nothing fits so far, offers the result of the first pass if time is up; then a plan that swaps every value that can be
+/// swapped.
 fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     if candidates.found.is_empty() && candidates.late {
         let values = case.values();

@@ -1,16 +1,15 @@
-//! The moves of the annealer: the changes of decisions that one evaluation tries.
+//! Moves of the annealer: the changes of decisions that one evaluation tries.
 //!
-//! A move is drawn by weight among those that the request allows and the trace has use for. Most begin at a gap that is
-//! drawn, too: any gap, or one whose value is kept across an op at which room is missing.
+//! A move is drawn by weight among those that the request allows and the trace can use. Most begin at a random gap: any gap, or
+//! one whose value is kept across an op with too little room.
 //!
-//! Equal blocks of a deep network are decided once for as many of them as one likes ([`Move::Block`]): the like tensors of
-//! a run of blocks, from two to all, in one change, beginning with a linear program that gives whole blocks one fate
-//! (`seeds.rs`). Of a long run a few are planned by themselves and copied (`copies.rs`); what is copied is then changed as
-//! anything else. What was tried, too, is a first phase that changes nothing but runs of blocks: on resnet152, densenet121,
-//! inception_v3, gpt2, vit and bert (resnet50 too, with all evaluations), means over the bound came out lower as often as
-//! higher, by up to 0.5 %, and resnet1517's the same; with 1,000 evaluations one plan was 2.09 over the bound instead of at
-//! most 1.03. A budget wants a number of blocks decided one way and the others another way, and which number is what is
-//! searched for.
+//! Equal blocks of a deep network can be decided together ([`Move::Block`]): one change sets the corresponding tensors of a run
+//! of blocks, from two to all, beginning with a linear program that gives whole blocks the same decision (`seeds.rs`). Of a long
+//! run, a few blocks are planned separately and copied (`copies.rs`); copied decisions are then changed like any others. A first
+//! phase that changes only runs of blocks was tried as well: on resnet152, densenet121, inception_v3, gpt2, vit and bert
+//! (resnet50 too, with all evaluations), means over the bound came out lower as often as higher, by up to 0.5 %, and resnet1517's
+//! the same; with 1,000 evaluations one plan was 2.09 over the bound instead of at most 1.03. A budget requires a number of
+//! blocks decided one way and the others the other way, and the search is for that number.
 
 use super::judge::Crowded;
 use super::problem::Problem;
@@ -20,7 +19,7 @@ use crate::random::Random;
 use crate::request::Trick;
 use plimsoll_ir::OpId;
 
-/// One decision that changed, and what it was.
+/// Decision that changed, with its previous value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Gap(GapId, Choice),
@@ -39,7 +38,7 @@ impl Change {
         }
     }
 
-    /// The first op at which a walk of the changed decisions looks at this one; none where it never does.
+    /// Returns the first op at which a walk of the changed decisions looks at this one; `None` if it never does.
     pub fn first_look(self, trail: &Trail, values: &Values, changed: &Decisions) -> Option<OpId> {
         match self {
             Change::Gap(g, _) => trail.look(values, g),
@@ -50,26 +49,25 @@ impl Change {
     }
 }
 
-/// What is changed.
+/// Kind of change.
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// One gap.
     One,
-    /// A gap that is dear to recompute is kept, and one that is cheap to recompute is given up.
+    /// A gap that is expensive to recompute is kept, and one that is cheap to recompute is given up.
     Trade,
     /// Two gaps with different choices exchange them.
     Exchange,
-    /// A run of gaps that are alike, in other blocks.
+    /// A run of similar gaps, in other blocks.
     Block,
-    /// The alternative of an op.
+    /// Alternative of an op.
     Alternative,
-    /// How much of a value is swapped.
+    /// Swapped part of a value.
     Part,
-    /// Before which op a value is recomputed.
+    /// Op before which a value is recomputed.
     Early,
 }
 
-/// The moves, how often each is made beside the others, and the trick that it is.
+/// Moves, with their relative frequency and the trick that each is.
 const MOVES: [(Move, f64, Option<Trick>); 7] = [
     (Move::One, 0.3, None),
     (Move::Trade, 0.2, Some(Trick::Trade)),
@@ -80,15 +78,15 @@ const MOVES: [(Move, f64, Option<Trick>); 7] = [
     (Move::Early, 0.1, Some(Trick::Early)),
 ];
 
-/// The moves of a problem.
+/// Moves of a problem.
 pub(super) struct Moves<'a> {
     problem: &'a Problem<'a>,
-    /// Those with a use, each with the sum of the weights up to it.
+    /// Applicable moves, each with the cumulative weight.
     weighted: Vec<(f64, Move)>,
 }
 
 impl<'a> Moves<'a> {
-    /// `pieces`: whether parts of values may be swapped.
+    /// Returns the moves of a problem. `pieces`: `true` if parts of values may be swapped.
     pub fn new(problem: &'a Problem<'a>, pieces: bool) -> Moves<'a> {
         let of_use = |kind: Move| match kind {
             Move::Trade | Move::Early => problem.case.request.allow.recompute,
@@ -107,7 +105,7 @@ impl<'a> Moves<'a> {
         Moves { problem, weighted }
     }
 
-    /// Changes some decisions, and says which.
+    /// Changes some decisions, and returns the changes.
     pub fn change(
         &self,
         decisions: &mut Decisions,
@@ -136,7 +134,7 @@ impl<'a> Moves<'a> {
     }
 }
 
-/// A move being made.
+/// Move in progress.
 struct Making<'a> {
     problem: &'a Problem<'a>,
     decisions: &'a mut Decisions,
@@ -145,7 +143,7 @@ struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    /// Where a move begins: a position among the open gaps.
+    /// Returns the start of a move: a position among the open gaps.
     fn begin(&mut self, crowded: Option<Crowded>) -> usize {
         let count = self.problem.open.len();
         let mut at = self.random.below(count);
@@ -170,7 +168,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// A choice for a gap that is not this one.
+    /// Returns a choice for a gap other than this one.
     fn other(&mut self, g: GapId, than: Choice) -> Choice {
         let gap = self.gap(g);
         let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
@@ -247,7 +245,7 @@ impl<'a> Making<'a> {
         let new = self.other(g, self.decisions.choices[g]);
         let Some((kind, first)) = self.problem.kind_of[g] else { return };
         let members = &self.problem.kinds[kind];
-        // From one to all of them, as likely two as twenty.
+        // From one to all of them; two is as likely as twenty.
         let length = self.random.few(members.len());
         for &g in members[first..].iter().take(length) {
             if new.is_open(self.gap(g)) {
@@ -266,7 +264,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Recomputes a value earlier or later within its gap, by as likely one op as many, where room is missing for what is
+    /// Recomputes a value earlier or later within its gap, by one op as likely as by many, if room is missing for values
     /// recomputed for an op.
     fn change_early(&mut self, op: OpId) {
         let Some(g) = self.recomputed_for(op) else { return };
@@ -288,7 +286,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// A gap whose value is recomputed before this op, or for the sake of such a value.
+    /// Returns a gap whose value is recomputed before this op, or for the sake of such a value.
     fn recomputed_for(&mut self, op: OpId) -> Option<GapId> {
         let values = self.problem.values;
         let mut found = None;

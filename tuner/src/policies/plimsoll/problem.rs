@@ -1,7 +1,7 @@
-//! The problem of a search: the trace's values and gaps, the request, and what follows from them once. Nothing in it
-//! changes while a search runs.
+//! Problem of a search: the trace's values and gaps, the request, and quantities derived from them once. A search never changes
+//! it.
 //!
-//! What this file does not do: decide, or judge decisions.
+//! This file deliberately neither decides nor judges decisions.
 
 use crate::iteration::values::{Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
@@ -12,28 +12,28 @@ use std::collections::BTreeMap;
 use typed_index_collections::TiVec;
 
 define_id!(
-    /// A kind of open gaps that are alike.
+    /// Kind of similar open gaps.
     KindId, "kind");
 
-/// A tensor is tiny where it is no larger than this part of the pool.
+/// A tensor is tiny if it is at most this fraction of the pool.
 const DUST: u64 = 20_000;
 
 pub(super) struct Problem<'a> {
     /// Trace, request, pool and bound.
     pub case: &'a Case<'a>,
-    /// The values of the trace, and their gaps.
+    /// Values of the trace, with their gaps.
     pub values: &'a Values,
-    /// The gaps with another choice than to keep, in order of time.
+    /// Gaps with a choice other than keep, in order of time.
     pub open: Vec<GapId>,
-    /// Open gaps that are alike, in order of time: same kind of maker, same bytes, same place among the gaps of the value.
+    /// Similar open gaps, in order of time: same kind of maker, same bytes, same position among the gaps of the value.
     pub kinds: TiVec<KindId, Vec<GapId>>,
-    /// By gap: its kind, and its position there; none for gaps that are not open.
+    /// By gap: its kind, and its position there; `None` for gaps that are not open.
     pub kind_of: TiVec<GapId, Option<(KindId, usize)>>,
-    /// The ops with alternatives.
+    /// Ops with alternatives.
     pub with_alternatives: Vec<OpId>,
-    /// By value: seconds to recompute one of its bytes; 0 for values that are there from the start.
+    /// By value: seconds to recompute one of its bytes; 0 for values that exist from the start.
     pub recompute_seconds: TiVec<ValueId, f64>,
-    /// Seconds of all ops, each in its fastest alternative. No makespan is shorter.
+    /// Seconds of all ops, each in its fastest alternative: a lower bound on the makespan.
     pub fastest: f64,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Problem<'a> {
         &self.values.gaps[g]
     }
 
-    /// The bytes of a gap's value.
+    /// Returns the bytes of a gap's value.
     pub fn bytes(&self, g: GapId) -> u64 {
         self.values.bytes[self.gap(g).value]
     }
@@ -78,7 +78,7 @@ impl<'a> Problem<'a> {
         self.case.request.uses(trick)
     }
 
-    /// Evaluations of a search of this problem: as many as the request allows, else as many as its size suggests.
+    /// Returns the number of evaluations of a search: the request's limit, else a number suggested by the size of the problem.
     pub fn evaluations(&self) -> u64 {
         self.case.request.limits.evaluations.unwrap_or_else(|| suggested(self.values))
     }
@@ -94,7 +94,7 @@ fn open_gaps(case: &Case<'_>, values: &Values) -> Vec<GapId> {
     open
 }
 
-/// The gaps in sets of gaps that are alike.
+/// Returns the sets of similar gaps.
 fn alike(case: &Case<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<GapId>> {
     let mut kinds: BTreeMap<(&str, u64, usize), Vec<GapId>> = BTreeMap::new();
     for &g in gaps {
@@ -106,8 +106,8 @@ fn alike(case: &Case<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<
     kinds.into_values().collect()
 }
 
-/// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
-/// fewer where there is little to decide.
+/// Returns a number of evaluations that keeps planning within a second for some 500 ops, within two for 1,500 and within twenty
+/// for 10,000; fewer if there is little to decide.
 pub(crate) fn suggested(values: &Values) -> u64 {
     let ops = counted(values.alternatives.len());
     let open = counted(values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count());

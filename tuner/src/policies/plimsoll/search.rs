@@ -1,9 +1,9 @@
-//! The search among decisions: from seeds, by annealing (`annealer.rs`), in runs that go on from each other.
+//! Search among decisions: from seeds, by annealing (`annealer.rs`), in runs that continue from each other.
 //!
-//! The first run begins from the best of the seeds, at several temperatures. A later run goes on from what the last one
-//! found, or begins anew where nothing fits, where the search lost its way, or where there are more seeds.
+//! The first run begins from the best seeds, at several temperatures. A later run continues from the last result, or restarts if
+//! nothing fits, if the search lost its way, or if there are more seeds.
 //!
-//! What this file does not do: give addresses to what it finds, or say when a run is the last (`stages.rs`).
+//! This file deliberately neither assigns addresses to its results nor decides which run is the last (`stages.rs`).
 
 use super::annealer::{Annealer, COLD};
 use super::anytime::{self, Early};
@@ -18,46 +18,46 @@ use crate::request::Trick;
 use plimsoll_ir::OpId;
 use typed_index_collections::TiVec;
 
-/// The annealings that begin: from which seed, the best first, at which temperature, in mean seconds of an op.
+/// Annealings at the beginning: index of the seed, best first, and temperature, in mean seconds of an op.
 const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 0.35)];
 
-/// So many of these go on.
+/// Number of these that continue.
 const GO_ON: usize = 2;
 
-/// An annealing has one part of so many of the evaluations; the last one three.
+/// Share of an annealing in the evaluations, as a divisor; the last annealing has three such shares.
 const PARTS: u64 = 10;
 
-/// Until a byte that does not fit costs so much, a search that found nothing that fits begins anew.
+/// Cost of an excess byte up to which a search that found nothing that fits restarts.
 const STRICT: f64 = 256.0;
 
-/// A search that begins once more has such a part of the evaluations of the first.
+/// Share of the first run's evaluations for a restarted search, as a divisor.
 const ONCE_MORE: u64 = 3;
 
 pub(super) struct Search<'a> {
     pub problem: &'a Problem<'a>,
     pub annealer: Annealer<'a>,
-    /// The linear program's solutions, from which seeds are rounded.
+    /// Solutions of the linear program, from which seeds are rounded.
     pub solutions: Vec<Relaxed>,
-    /// What the pass of `first.rs` decides, once it was asked.
+    /// Decisions of the pass of `first.rs`, once it has run.
     first: Option<Decisions>,
-    /// Further seeds: what was planned for a few equal blocks, for all of them, and what fewer means find.
+    /// Further seeds: the plan for a few equal blocks, applied to all of them, and plans with fewer means.
     pub further: Vec<Decisions>,
     /// Evaluations of the first run.
     pub evaluations: u64,
-    /// Into how many chunks parts of values are cut on their way; none where values are swapped whole.
+    /// Number of chunks into which swapped parts of values are cut; `None` if values are swapped whole.
     chunks: Option<u8>,
-    /// What the last run found.
+    /// Result of the last run.
     last: Option<Found>,
-    /// Whether the next run begins from the seeds.
+    /// `true` if the next run begins from the seeds.
     fresh: bool,
-    /// Whether a run that begins does so from what fits, however slow that is.
+    /// `true` if a run from the seeds begins from those that fit, however slow they are.
     safely: bool,
-    /// Whole plans on the way, where they are asked for.
+    /// Complete plans during the search, if requested.
     pub early: Option<Early>,
 }
 
 impl<'a> Search<'a> {
-    /// `programs` is how many linear programs are solved for seeds at most.
+    /// Returns a search. `programs` is the maximum number of linear programs solved for seeds.
     pub fn new(problem: &'a Problem<'a>, evaluations: u64, programs: usize) -> Search<'a> {
         Search {
             problem,
@@ -74,12 +74,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether time was up.
+    /// Returns `true` if time was up.
     pub fn is_late(&self) -> bool {
         self.annealer.late
     }
 
-    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last.
+    /// Returns the best decisions found, by a run from the seeds, or by a short run that continues from the last result.
     pub fn run(&mut self) -> Found {
         let share = self.evaluations / PARTS;
         let found = match self.last.take() {
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
         self.fresh = false;
         let judge = &mut self.annealer.judge;
         if found.judged.cost.overflow > 0 && self.problem.uses(Trick::Strictness) {
-            // A few times from the start; then from what is nearly there.
+            // A few times from the start, then from the nearest miss.
             self.fresh = judge.strictness < STRICT;
             judge.strictness *= 4.0;
         } else {
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All seeds and what the last run found, the best first.
+    /// Returns all seeds and the last result, best first.
     fn seeds(&mut self, last: Option<Found>) -> Vec<Found> {
         let Problem { case, values, ref recompute_seconds, .. } = *self.problem;
         let rounded = seeds(case, values, &self.solutions, self.chunks.is_some());
@@ -137,7 +137,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// Anneals from several seeds, goes on with the best two of what that finds, then with the best.
+    /// Anneals from several seeds, continues with the best two results, then with the best.
     fn restart(&mut self, seeds: &[Found], share: u64) -> Found {
         let mut found = Vec::with_capacity(STARTS.len());
         for (at, heat) in STARTS {
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
         self.annealer.anneal(3 * share, COLD, found.swap_remove(0))
     }
 
-    /// Moves fewer bytes in the same time: faster it cannot be.
+    /// Reduces the bytes moved at the same makespan, when the makespan cannot be reduced.
     fn lighten(&mut self, aim: Aim, found: Found, share: u64) -> Found {
         self.annealer.judge.aim = aim;
         let lighter = self.annealer.lighten(found, share);
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
         lighter
     }
 
-    /// Gives addresses to what was found, where whole plans are asked for on the way and it is faster than those so far.
+    /// Assigns addresses to a result, if complete plans are requested during the search and this one is faster than those so far.
     pub fn add_early(&mut self, found: &Found) {
         let Problem { case, values, .. } = *self.problem;
         if let Some(early) = self.early.as_mut().filter(|early| early.wants(found)) {
@@ -171,8 +171,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same for the best of the seeds that has addresses: as they are, or after a short search, with more and more bytes
-    /// left free at every op. The search goes on as if nothing had happened.
+    /// Does the same for the best seed that has addresses: as it is, or after a short search, with more and more bytes left free
+    /// at every op. This does not affect the rest of the search.
     fn add_early_seed(&mut self, seeds: &[Found]) {
         let Some(mut early) = self.early.take() else { return };
         let Problem { case, values, .. } = *self.problem;
@@ -196,13 +196,13 @@ impl<'a> Search<'a> {
         self.early = Some(early);
     }
 
-    /// What these decisions cost, and the pool bytes that their steps need at most.
+    /// Returns the cost of these decisions, and the maximum pool bytes of their steps.
     pub fn look(&mut self, decisions: Decisions) -> (Judged, u64) {
         let judged = self.annealer.found(decisions).judged;
         (judged, self.annealer.judge.needed())
     }
 
-    /// The next run begins from these, too, if there are any.
+    /// Adds seeds, and starts the next run from the seeds if any were added.
     pub fn add_seeds(&mut self, seeds: Vec<Decisions>) {
         if !seeds.is_empty() {
             self.further.extend(seeds);
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The next run goes on from these decisions, in pieces of so many chunks or in whole values, with so many bytes left free
+    /// Starts the next run from these decisions, in pieces of this many chunks or in whole values, with this many bytes left free
     /// by op.
     pub fn go_on(&mut self, decisions: Decisions, margins: TiVec<OpId, u64>, pieces: Option<u8>) {
         if let Some(chunks) = pieces {
@@ -221,18 +221,19 @@ impl<'a> Search<'a> {
         self.fresh = false;
     }
 
-    /// The next run begins from the seeds, and from what the last one found.
+    /// Starts the next run from the seeds and the last result.
     pub fn begin_anew(&mut self) {
         self.fresh = true;
     }
 
-    /// So does it, from those that fit, however slow they are: what did not fit led to nothing that does.
+    /// Starts the next run from the seeds that fit, however slow they are, because those that did not fit led to nothing that
+    /// does.
     pub fn begin_safely(&mut self) {
         self.fresh = true;
         self.safely = true;
     }
 
-    /// From now on parts of values are swapped, too, cut into so many chunks.
+    /// Allows swapping parts of values, cut into this many chunks.
     pub fn allow_pieces(&mut self, chunks: u8) {
         self.chunks = Some(chunks);
         self.annealer.moves = Moves::new(self.problem, true);

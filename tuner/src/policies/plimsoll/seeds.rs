@@ -1,9 +1,9 @@
-//! Decisions to begin a search with: everything kept, everything swapped, and the linear program of the lower bound, rounded.
+//! Initial decisions of a search: everything kept, everything swapped, and the linear program of the lower bound, rounded.
 //!
-//! [`relax`] says of every value how much of it is best kept, swapped and recomputed across the instant that costs most.
-//! Its fractions are rounded so that the bytes of each kind add up, value by value in the order of the trace. It knows one
-//! instant only, and nothing of the memory that recomputing takes; so it is asked for several smaller budgets, too, and
-//! chains of what is recomputed together are cut where they are long: some of it is kept.
+//! [`relax`] returns the fractions of every value that are best kept, swapped and recomputed across the most expensive instant.
+//! The fractions are rounded so that the bytes of each kind add up, value by value in the order of the trace. The program covers
+//! one instant only, and ignores the memory that recomputing takes. Therefore it is also solved for several smaller budgets, and
+//! long chains of values that are recomputed together are cut: some of them are kept.
 
 use crate::bound::joint::{Relaxed, relax};
 use crate::iteration::values::{Choice, Decisions, GapId, PARTS, ValueId, Values};
@@ -17,23 +17,24 @@ use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::HashMap;
 use typed_index_collections::TiVec;
 
-/// Shares of what the budget leaves beyond the floor for which the program is solved.
+/// Shares of the budget beyond the floor for which the program is solved.
 const SHARES: [f64; 7] = [0.97, 0.9, 0.75, 1.0, 0.84, 0.94, 0.6];
 
-/// The last op of the trace takes so much longer in the program than the first, by turns. Of equal blocks the program makes
-/// a mixture (a third of each is kept), of which no whole number of blocks comes; priced so, one is kept before the other.
+/// Factors by which the last op of the trace takes longer in the program than the first, alternating. For equal blocks the
+/// program returns a mixture (a third of each is kept), which rounds to no whole number of blocks; with these prices, one is kept
+/// before the other.
 const TILTS: [f64; 2] = [0.05, -0.05];
 
-/// Of a trace of more ops than this only the first three of them.
+/// Number of ops above which only the first three shares are used.
 const MANY: usize = 3000;
 
-/// Of one of no more than this they are not worth a second thread.
+/// Number of ops up to which a second thread is not worthwhile.
 const FEW: usize = 100;
 
-/// What is recomputed together may take such a part of the pool.
+/// Maximum parts of the pool for values that are recomputed together, as divisors.
 const CHAINS: [u64; 3] = [4, 16, 64];
 
-/// What the linear program says, for each share of the budget, as many of them as `most`.
+/// Returns the linear program's solutions, one per share of the budget, at most `most`.
 pub(super) fn solutions(case: &Case<'_>, most: usize) -> Vec<Relaxed> {
     let floor = case.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
     let budget = Bytes(case.pool) + case.trace.resident_bytes;
@@ -55,7 +56,7 @@ pub(super) fn solutions(case: &Case<'_>, most: usize) -> Vec<Relaxed> {
     each(shares.len().min(most), trace.ops.len() > FEW, request.limits.expired, solve)
 }
 
-/// Seeds of all solutions; in parts of values, or of whole ones.
+/// Returns the seeds of all solutions, in parts of values or in whole values.
 pub(super) fn seeds(case: &Case<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
     let mut seeds = vec![values.keep_all(), swap_all(values)];
     for relaxed in solutions {
@@ -74,7 +75,7 @@ pub(super) fn seeds(case: &Case<'_>, values: &Values, solutions: &[Relaxed], par
     seeds
 }
 
-/// The trace with ops that take the longer (or shorter) the later they are.
+/// Returns the trace with ops that take longer (or shorter) the later they are.
 fn tilted(trace: &Trace, tilt: f64) -> Trace {
     let mut tilted = trace.clone();
     let count = real(tilted.ops.len());
@@ -84,7 +85,7 @@ fn tilted(trace: &Trace, tilt: f64) -> Trace {
     tilted
 }
 
-/// Everything leaves that can.
+/// Returns decisions that swap every value that can be swapped.
 pub(super) fn swap_all(values: &Values) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices).filter(|(gap, _)| gap.swap) {
@@ -95,7 +96,7 @@ pub(super) fn swap_all(values: &Values) -> Decisions {
     decisions
 }
 
-/// Rounds a solution. `tail` is for values that are recomputed for others' sake only.
+/// Rounds a solution. `tail` is the choice for values that are recomputed only for others' sake.
 fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices) {
@@ -109,11 +110,11 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
     let mut owed = [0.0f64; 3];
     for fate in &relaxed.values {
         let Some(&v) = value_of.get(&(fate.tensor, fate.writer)) else { continue };
-        // The gap that lies across the end of p.
+        // The gap across the end of p.
         let Some(g) = values.gap_before(v, p.next()) else { continue };
         let gap = &values.gaps[g];
         if gap.before.is_some_and(|before| before <= p) {
-            // It is updated in place by then, and has no gap there.
+            // By then it is updated in place, and has no gap there.
             continue;
         }
         if parts && gap.swap && fate.swapped > 0.0 && fate.kept > 0.0 {
@@ -142,8 +143,8 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
     decisions
 }
 
-/// Values that are made of each other, with none between them that is there, are recomputed all at once and then stay. Keeps
-/// some of them, so that such a chain takes no more than so many bytes.
+/// Values that are made of each other, with no resident value between them, are recomputed all at once and then stay. Keeps some
+/// of them, so that such a chain takes at most `most` bytes.
 pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
     let count = values.tensor.len();
     let mut chains = Chains { next: values.tensor.keys().collect(), bytes: vec![0; count].into() };
@@ -160,7 +161,7 @@ pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -
         inputs.extend(reads.map(|z| chains.of(z.value)));
         inputs.sort_unstable();
         inputs.dedup();
-        // What only others need goes when they are made.
+        // Values that only others need are dropped once those are made.
         let mut gaps = values.gaps_of(v);
         let stays: Option<GapId> =
             gaps.find(|g| values.gaps[*g].before.is_some() && decisions.recomputes(*g));
@@ -177,11 +178,11 @@ pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -
     decisions
 }
 
-/// Sets of values: the name of each is its last value.
+/// Union-find over values; the representative is the last member.
 struct Chains {
-    /// By value: itself, or a later one of the same set.
+    /// By value: itself, or a later member of the same set.
     next: TiVec<ValueId, ValueId>,
-    /// By name of a set.
+    /// By representative.
     bytes: TiVec<ValueId, u64>,
 }
 

@@ -1,15 +1,15 @@
-//! The stages of the search: whole tensors first, then parts of them, then these chunk by chunk. A stage is rounds, and a round
-//! anneals, packs and offers:
+//! Stages of the search: whole tensors first, then parts of them, then these chunk by chunk. A stage consists of rounds, and a
+//! round anneals, packs and offers:
 //!
 //! 1. *Anneal.* A run of the search (`search.rs`) finds decisions.
-//! 2. *Pack.* The decisions get addresses, where a plan of their cost is wanted.
-//! 3. *Offer.* What has addresses is a candidate. Where addresses miss the pool, the next round leaves some bytes free at the
-//!    ops that are too high, and begins from the seeds again where that led astray.
+//! 2. *Pack.* The decisions get addresses, if a plan of their cost is wanted.
+//! 3. *Offer.* A plan with addresses is a candidate. If addresses miss the pool, the next round leaves some bytes free at the
+//!    ops that are too high, and restarts from the seeds if that led astray.
 //!
-//! Where still nothing has addresses in the end, bytes are left free at every op.
+//! If nothing has addresses in the end, bytes are left free at every op.
 //!
-//! What this file does not do: order transfers otherwise than by use; choose decisions by what addresses leave room for, other
-//! than by bytes that it leaves free.
+//! This file deliberately orders transfers only by use, and takes account of addresses only through the bytes that it leaves
+//! free.
 
 use super::anytime::Early;
 use super::candidates::Candidates;
@@ -26,63 +26,63 @@ use plimsoll_ir::search_log::StepResult;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use typed_index_collections::TiVec;
 
-/// The rounds of a stage at most.
+/// Maximum number of rounds of a stage.
 const ROUNDS: u64 = 16;
 
-/// The rounds of a search that goes on from a plan, and which part of the usual looks for addresses each has.
+/// Rounds of a search that continues from a plan, and the divisor of their address looks.
 const FEW_ROUNDS: u64 = 4;
 const FEWER_LOOKS: u64 = 4;
 
-/// Where leaving bytes free made what is found so many times slower than it was, the search begins anew, so often at most: it
-/// lost its way rather than its room.
+/// Slowdown from leaving bytes free above which the search restarts (a limited number of times): it lost its way rather than its
+/// room.
 const LOST: f64 = 1.03;
 const ANEW: u64 = 2;
 
-/// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
+/// Parts of the pool, as divisors, that are left free at every op, in turn, while nothing as fast as that has addresses.
 const SPARE: [u64; 7] = [200, 100, 50, 33, 25, 16, 8];
 
-/// After so many rounds without anything that fits the search begins from what does.
+/// Rounds without a result that fits after which the search begins from seeds that fit.
 const MISSES: u32 = 4;
 
-/// After so many that miss by no less than before the stage ends.
+/// Rounds that miss by no less than before after which the stage ends.
 const STUCK: u32 = 7;
 
-/// So many times the usual looks at most are spent on the addresses of one plan.
+/// Maximum factor on the usual looks for the addresses of one plan.
 const MOST_EFFORT: u64 = 4;
 
-/// With few evaluations at least such a part of the looks.
+/// Minimum share of the looks when evaluations are few, as a divisor.
 const LEAST_LOOKS: u64 = 8;
 
-/// A plan this near the bound is not worth another search.
+/// A plan within this factor of the bound is not worth a further search.
 const GOOD: f64 = 1.03;
 
-/// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
+/// Pieces are tried if a tensor is larger than this part of the pool: they leave holes, and gain little otherwise.
 const COARSE: u64 = 12;
 
-/// Where one is larger than this part, and there are not many ops to choose among instead, pieces are cut into so many chunks,
-/// too, each of which leaves and returns by itself: it waits for room for itself only, but tangles with more.
+/// If a tensor is larger than this part, and there are few ops to choose among instead, pieces are also cut into chunks that
+/// leave and return separately: a chunk waits only for its own room, but conflicts with more transfers.
 const VERY_COARSE: u64 = 4;
 const FEW_OPS: u64 = 250;
 const CHUNKS: u8 = 4;
 
-/// With pieces, which rarely pay on large traces, there are rounds until so many ops were looked at, but at least so many.
+/// With pieces, which rarely pay on large traces, the rounds are limited so that they look at about this many ops in total, with
+/// a minimum number of rounds.
 const PIECE_OPS: u64 = 2000;
 const PIECE_ROUNDS: u64 = 4;
 
-/// A stage of the search.
 #[derive(Clone, Copy)]
 struct Stage {
-    /// How the log calls it.
+    /// Name in the log.
     name: &'static str,
-    /// Into how many chunks parts of tensors are cut; none where tensors are swapped whole.
+    /// Number of chunks into which parts of tensors are cut; `None` if tensors are swapped whole.
     chunks: Option<u8>,
-    /// How many rounds it has at most.
+    /// Maximum number of rounds.
     rounds: u64,
-    /// Whether it is left out where the plans so far are good.
+    /// `true` if the stage is skipped when the plans so far are good.
     only_if_poor: bool,
 }
 
-/// The stages of a problem, in order.
+/// Returns the stages of a problem, in order.
 fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     let Allow { pieces, recompute, swap, .. } = problem.case.request.allow;
     let (ops, pool) = (counted(problem.case.trace.ops.len()), problem.case.pool);
@@ -91,7 +91,7 @@ fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     let mut stages = vec![Stage { name: "whole tensors", chunks: None, rounds: ROUNDS, only_if_poor: false }];
     if pieces && swap && largest > pool / COARSE {
         let rounds = (PIECE_OPS / ops).clamp(PIECE_ROUNDS, ROUNDS);
-        // Where ops are recomputed, whole tensors mostly do as well as pieces.
+        // If ops are recomputed, whole tensors mostly do as well as pieces.
         let parts = Stage { name: "parts of tensors", chunks: Some(1), rounds, only_if_poor: false };
         stages.push(Stage { only_if_poor: recompute && !very_coarse, ..parts });
         let chunks = Stage { name: "chunks of tensors", chunks: Some(CHUNKS), ..parts };
@@ -100,7 +100,7 @@ fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     stages
 }
 
-/// Seeds; then for each stage rounds that anneal, pack and offer.
+/// Runs the search: seeds, then for each stage rounds that anneal, pack and offer.
 pub(super) fn search(
     case: &Case<'_>,
     glances: &Glances,
@@ -134,7 +134,7 @@ pub(super) fn search(
     fault.map_or(Ok(()), Err)
 }
 
-/// A few rounds that go on from decisions, in whole tensors or in pieces as they are.
+/// Runs a few rounds that continue from decisions, in whole tensors or in pieces as they are.
 pub(super) fn go_on(
     case: &Case<'_>,
     values: &Values,
@@ -157,44 +157,44 @@ pub(super) fn go_on(
     Ok(())
 }
 
-/// The rounds of a stage.
+/// Rounds of a stage.
 struct Rounds<'a, 'p> {
     stage: Stage,
     problem: &'p Problem<'p>,
-    /// What fewer means find; none where that is not asked for.
+    /// Plans with fewer means; `None` if they are not requested.
     glances: Option<&'a Glances>,
     search: &'a mut Search<'p>,
     candidates: &'a mut Candidates,
     packing: Packing,
-    /// How many times the usual looks an address may take.
+    /// Factor on the usual looks for addresses.
     effort: u64,
-    /// The least seconds of what was found, addresses or not.
+    /// Smallest makespan found, with or without addresses.
     lowest: f64,
-    /// The bytes that the last plan without addresses would need.
+    /// Bytes that the last plan without addresses would need.
     needs: Option<Bytes>,
 }
 
 /// Decisions without addresses in the pool.
 struct Missed {
     decisions: Decisions,
-    /// By op: so many bytes are too many.
+    /// By op: excess bytes.
     excess: TiVec<OpId, u64>,
 }
 
 impl Rounds<'_, '_> {
-    /// Rounds; then, while nothing has addresses, more of them with bytes left free everywhere.
+    /// Runs rounds; then, while nothing has addresses, more rounds with bytes left free everywhere.
     fn go(mut self) -> Result<(), PlanError> {
         if self.rounds()? { self.spare() } else { Ok(()) }
     }
 
-    /// So many rounds at most, until what was found fits. Tells whether all were made.
+    /// Runs at most this many rounds, until the result fits. Returns `true` if all were run.
     fn rounds(&mut self) -> Result<bool, PlanError> {
         let Problem { case, .. } = *self.problem;
         let Stage { name, rounds, .. } = self.stage;
-        // What did not fit last, and how often the search found it anew.
+        // The last decisions that did not fit, and how often the search found them again.
         let mut last: Option<Decisions> = None;
         let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
-        // The least bytes that were too many, and how many rounds found no fewer.
+        // The smallest excess in bytes, and the number of rounds that did not reduce it.
         let (mut overflow, mut stuck) = (u64::MAX, 0);
         for round in 0..rounds {
             let (cost, missed) = self.round(&format!("{name}, round {}", round + 1))?;
@@ -225,7 +225,7 @@ impl Rounds<'_, '_> {
                 let share = f64::from(1 << (2 * repeats)) / (4 - 4 * round / rounds).max(1) as f64;
                 judge.widen(&excess, share);
             } else if self.candidates.settled() || (!judge.narrow() && cost.overflow == 0) {
-                // What fits with nothing left free is as good as it gets.
+                // A result that fits with nothing left free cannot be improved.
                 return Ok(false);
             }
             if self.search.is_late() {
@@ -235,7 +235,7 @@ impl Rounds<'_, '_> {
         Ok(true)
     }
 
-    /// Rounds that leave bytes free at every op, more and more, while nothing as fast as what was found has addresses.
+    /// Runs rounds that leave more and more bytes free at every op, while nothing as fast as the best result has addresses.
     fn spare(&mut self) -> Result<(), PlanError> {
         if !self.problem.uses(Trick::Spare) {
             return Ok(());
@@ -255,12 +255,12 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    /// Whether no candidate comes near what was found.
+    /// Returns `true` if no candidate comes near the best result.
     fn is_wanting(&self) -> bool {
         self.candidates.fastest() > self.lowest * LOST
     }
 
-    /// Anneals, packs what was found if a plan of its cost is wanted, and offers that.
+    /// Anneals, packs the result if a plan of its cost is wanted, and offers that.
     fn round(&mut self, tried: &str) -> Result<(Cost, Option<Missed>), PlanError> {
         let (decisions, cost) = self.anneal();
         let decided = Some(Seconds(cost.seconds));
@@ -283,7 +283,7 @@ impl Rounds<'_, '_> {
         let (realised, excess) = self.pack_again(&decisions)?;
         let fits = matches!(realised, Realised::Fits(_));
         self.candidates.offer_decided(tried, decided, realised);
-        // Where nothing else comes near, addresses are worth more work.
+        // If nothing else comes near, addresses are worth more work.
         self.effort = if fits || !self.is_wanting() { 1 } else { (2 * self.effort).min(MOST_EFFORT) };
         Ok((cost, (!fits).then_some(Missed { decisions, excess })))
     }
@@ -304,8 +304,8 @@ impl Rounds<'_, '_> {
         (found.decisions, cost)
     }
 
-    /// See [`Self::pack`]. Where addresses miss by as much as the last time, the order that is known is what they miss by, and
-    /// they are looked for once more from none.
+    /// Calls [`Self::pack`]. If addresses miss by as much as the last time, the known order is the cause: searches once more
+    /// without it.
     fn pack_again(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
         let found = self.pack(decisions)?;
         let needs = match &found.0 {
@@ -326,7 +326,7 @@ impl Rounds<'_, '_> {
         Ok(found)
     }
 
-    /// A schedule of decisions; or the least pool that was found for them, and by how much each op exceeds the pool in it.
+    /// Returns a schedule of decisions; or the smallest pool found for them, and each op's excess over the pool in it.
     fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
         if !self.problem.uses(Trick::Packing) {
             self.packing = Packing::default();
@@ -334,7 +334,7 @@ impl Rounds<'_, '_> {
         let Problem { case, values, .. } = *self.problem;
         let ops = counted(case.trace.ops.len());
         let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
-        // Who asks for fewer evaluations than usual asks for less work.
+        // A request for fewer evaluations than usual also asks for less work here.
         let usual = suggested(values);
         let evaluations = self.problem.evaluations().min(usual);
         let looks = looks / usual.div_ceil(evaluations.max(1)).min(LEAST_LOOKS);

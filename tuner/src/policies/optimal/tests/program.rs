@@ -2,22 +2,22 @@
 //!
 //! # The variables
 //!
-//! The *steps* of compute stand in one order: stage after stage, the ops that may be recomputed before the op of the stage. A
-//! step runs or not, in one of its alternatives; its start is a time. A *stay* is a value on the device without a break: from
-//! the start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that
-//! reads it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
+//! The *steps* of compute are in one order: stage after stage, the ops that may be recomputed before the op of the stage. A step
+//! runs or not, in one of its alternatives; its start is a time. A *stay* is a value on the device without a break: from the
+//! start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that reads it.
+//! Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
 //!
 //! # Memory
 //!
-//! More is taken only when a step or a prefetch starts. So it is asked for just then: a stay counts unless it begins later,
-//! or all that it serves, and its offload, have ended. Choices say which times come first; they are bound to the times by
-//! rows with the known makespan as the large number, which is as small as it can be.
+//! Memory use grows only when a step or a prefetch starts, so it is constrained only then: a stay counts unless it begins later,
+//! or all steps that it serves, and its offload, have ended. Choices encode the order of two times; rows with the known makespan
+//! as the large number, which is as small as possible, bind them to the times.
 //!
-//! # What it is for
+//! # Purpose
 //!
-//! It says what the space is in rows that a solver reads, shares no idea with the search, and must give the same least
-//! makespan. It takes far longer: microlp, the solver in Rust, takes a second for some hundred choices (a dozen ops that are
-//! only swapped, or half a dozen of which some are recomputed).
+//! The program states the space in rows for a solver, shares no idea with the search, and must give the same minimum makespan. It
+//! takes far longer: microlp, the solver in Rust, takes a second for some hundred choices (a dozen ops that are only swapped, or
+//! half a dozen of which some are recomputed).
 
 use super::super::space::{OpAlternative, Space, ValueId, holds, members, only};
 use crate::numbers::real;
@@ -27,21 +27,21 @@ use good_lp::{
 };
 use plimsoll_ir::{Bytes, OpId};
 
-/// A step of compute.
+/// Step of compute.
 struct Step {
     stage: OpId,
     op: OpId,
-    /// By alternative of the op: whether it runs so.
+    /// By alternative of the op: 1 if it runs in it.
     alternatives: Vec<Variable>,
     start: Variable,
 }
 
-/// How a stay begins.
+/// Beginning of a stay.
 #[derive(Clone, Copy, PartialEq)]
 enum From {
     Start,
     Step(usize),
-    /// A prefetch: its start, and whether it takes place.
+    /// Prefetch: its start, and a choice that is 1 if it takes place.
     Fetch {
         stage: OpId,
         start: Variable,
@@ -49,29 +49,29 @@ enum From {
     },
 }
 
-/// A value on the device without a break.
+/// Value on the device without a break.
 struct Stay {
     value: ValueId,
     from: From,
-    /// The steps that it may serve, and whether it does.
+    /// Steps that it may serve, each with a choice that is 1 if it does.
     serves: Vec<(usize, Variable)>,
-    /// Whether the offload of the value is from here; none where it cannot be.
+    /// Choice that is 1 if the offload of the value is from here; `None` if it cannot be.
     leaves: Option<Variable>,
 }
 
-/// The offload of a value: whether it takes place, and when it has ended.
+/// Offload of a value: a choice that is 1 if it takes place, and its end.
 struct Offload {
     value: ValueId,
     takes: Variable,
     end: Variable,
 }
 
-/// A program as it grows.
+/// Program under construction.
 struct Program<'a> {
     space: &'a Space,
     variables: ProblemVariables,
     rows: Vec<good_lp::Constraint>,
-    /// No time is later.
+    /// Upper limit of all times.
     latest: f64,
     choices: usize,
     makespan: Variable,
@@ -80,18 +80,18 @@ struct Program<'a> {
     offloads: Vec<Offload>,
 }
 
-/// What came of a program.
+/// Result of a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Solved {
-    /// The least makespan.
+    /// Minimum makespan.
     Least(f64),
-    /// There is none within the time that was asked for.
+    /// There is no iteration within the requested time.
     Nothing,
-    /// It has more choices than were allowed, or the solver gave up.
+    /// The program has more choices than were allowed, or the solver gave up.
     Open,
 }
 
-/// The least makespan that is no later than `within`, if the program has no more than so many choices.
+/// Returns the minimum makespan that is no later than `within`, if the program has at most this many choices.
 pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
     let mut variables = ProblemVariables::new();
     let within = within.min(one_by_one(space));
@@ -125,7 +125,7 @@ pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
     }
 }
 
-/// How long everything takes that may be done, one after the other.
+/// Returns the seconds of everything that may be done, one after the other.
 fn one_by_one(space: &Space) -> f64 {
     let stages = real(space.jobs.len());
     let longest = |alternatives: &[OpAlternative]| {
@@ -150,7 +150,7 @@ impl Program<'_> {
         self.variables.add(variable().binary())
     }
 
-    /// A number from 0 that is large where something counts.
+    /// Returns a variable from 0 to 1 that is large if something counts.
     fn share(&mut self) -> Variable {
         self.variables.add(variable().bounds(0.0..=1.0))
     }
@@ -159,7 +159,7 @@ impl Program<'_> {
         self.rows.push(row);
     }
 
-    /// `a` is so many seconds before `b` where all of the choices are 1.
+    /// Constrains `a` to be this many seconds before `b` if all of the choices are 1.
     fn order(
         &mut self,
         a: impl Into<Expression>,
@@ -198,7 +198,7 @@ impl Program<'_> {
     fn add_steps(&mut self) {
         let space = self.space;
         for (stage, job) in space.jobs.iter_enumerated() {
-            // What the op lacks at most, at first and at second hand.
+            // Inputs that the op may lack, directly and indirectly.
             let (mut lacks, mut again) = (job.reads, Vec::new());
             for k in OpId::each(OpId(0)..stage).rev().filter(|_| stage < space.final_stage) {
                 if space.jobs[k].again && space.jobs[k].writes & lacks != 0 {
@@ -239,7 +239,7 @@ impl Program<'_> {
             let recomputes = space.jobs.iter().any(|job| job.again);
             for stage in OpId::each(made..space.jobs.next_key()).filter(|_| space.machine.swap) {
                 let readers = |s: &Step| s.stage == stage && holds(space.jobs[s.op].reads, v);
-                // Without recomputing nothing is away but where memory is short.
+                // Without recomputing, values are away only where memory is short.
                 let read = OpId::each(made..stage).rev().find(|q| holds(space.jobs[*q].reads, v));
                 let last = read.or(maker).unwrap_or(OpId(0));
                 let short = OpId::each(last..stage)
@@ -253,7 +253,7 @@ impl Program<'_> {
         }
     }
 
-    /// Every read of a step that runs is served by one stay.
+    /// Constrains every read of a step that runs to be served by one stay.
     fn serve(&mut self) {
         for step in 0..self.steps.len() {
             for v in members(self.space.jobs[self.steps[step].op].reads) {
@@ -292,7 +292,7 @@ impl Program<'_> {
                 self.order(start, self.space.values[value].back, begins, &[serves.into()]);
             }
         }
-        // What is updated in place serves nothing later.
+        // A value that is updated in place serves nothing later.
         let consumed = |s: usize| holds(self.space.jobs[self.steps[s].op].consumed, value);
         let before: Vec<Variable> =
             self.stays[stay].serves.iter().filter(|(s, _)| *s < step && consumed(*s)).map(|s| s.1).collect();
@@ -301,7 +301,7 @@ impl Program<'_> {
         }
     }
 
-    /// What is recomputed serves its own stage; what is fetched for a stage serves that.
+    /// Constrains recomputed values to serve their own stage, and fetched values the stage that they are fetched for.
     fn forbid_waste(&mut self) {
         let mut used: Vec<Expression> = vec![Expression::from(0.0); self.steps.len()];
         let mut rows = Vec::new();
@@ -369,7 +369,7 @@ impl Program<'_> {
         self.fit_host();
     }
 
-    /// What is offloaded fits the host: a tensor has one place there for all of its versions.
+    /// Constrains offloaded values to fit the host: a tensor has one place there for all of its versions.
     fn fit_host(&mut self) {
         let space = self.space;
         let Some(host) = space.machine.host else { return };
@@ -387,10 +387,10 @@ impl Program<'_> {
         self.row(constraint!(taken <= 1.0));
     }
 
-    /// One transfer at a time on a link; and the host keeps one version of a tensor.
+    /// Constrains transfers to one at a time on a link, and the host to one version of a tensor.
     fn order_links(&mut self) {
         let space = self.space;
-        // Start, seconds, whether it takes place, whether it is an offload, the value.
+        // Start, seconds, choice that it takes place, `true` for an offload, value.
         let mut jobs: Vec<(Expression, f64, Variable, bool, ValueId)> = Vec::new();
         for Offload { value, takes, end } in &self.offloads {
             let out = space.values[*value].out;
@@ -416,7 +416,7 @@ impl Program<'_> {
         self.keep_versions(&jobs);
     }
 
-    /// A version that is fetched is the last one that was offloaded.
+    /// Constrains a fetched version to be the last one that was offloaded.
     fn keep_versions(&mut self, jobs: &[(Expression, f64, Variable, bool, ValueId)]) {
         for fetch in jobs.iter().filter(|job| !job.3) {
             let own = self.offloads.iter().position(|offload| offload.value == fetch.4);
@@ -435,9 +435,9 @@ impl Program<'_> {
         }
     }
 
-    /// What is taken when a step starts, and when a prefetch does, fits the pool.
+    /// Constrains memory to fit the pool when a step starts, and when a prefetch does.
     fn add_memory(&mut self) {
-        // By fetch: its stay; by step, whether it starts at or after the step's start, and its end.
+        // By fetch: its stay, and its positions among the steps.
         let fetches: Vec<usize> =
             (0..self.stays.len()).filter(|k| matches!(self.stays[*k].from, From::Fetch { .. })).collect();
         let positions: Vec<Vec<[Variable; 2]>> = fetches.iter().map(|k| self.positions(*k)).collect();
@@ -449,7 +449,7 @@ impl Program<'_> {
         }
     }
 
-    /// By step: whether a fetch starts at or after its start, and its end.
+    /// By step: a choice that is 1 if a fetch starts at or after the step's start, and one for the step's end.
     fn positions(&mut self, stay: usize) -> Vec<[Variable; 2]> {
         let From::Fetch { start, .. } = self.stays[stay].from else { return Vec::new() };
         let mut positions: Vec<[Variable; 2]> = Vec::new();
@@ -469,7 +469,7 @@ impl Program<'_> {
         positions
     }
 
-    /// A choice that can be 1 only if the value's offload has ended at a time.
+    /// Returns a choice that can be 1 only if the value's offload has ended at a time.
     fn gone(&mut self, value: ValueId, time: Expression) -> Variable {
         let end = self.offloads.iter().find(|offload| offload.value == value).map(|offload| offload.end);
         let gone = self.choice();
@@ -546,7 +546,7 @@ impl Program<'_> {
         }
         for k in (0..self.stays.len()).filter(|k| *k != own) {
             let value = self.stays[k].value;
-            // 1 where this begins after that fetch starts.
+            // 1 if this begins after that fetch starts.
             let later: Expression = match self.stays[k].from {
                 From::Start => 0.0.into(),
                 From::Step(made) => 1.0 - positions[at][made][1],
@@ -570,7 +570,7 @@ impl Program<'_> {
         self.fits(used);
     }
 
-    /// Counted in pools, so that the solver meets no large numbers.
+    /// Constrains `used`, counted in pools, so that the solver meets no large numbers.
     fn fits(&mut self, used: Expression) {
         let pool = Bytes(self.space.machine.pool.max(1)).to_f64();
         self.rows.push(constraint!(used * (1.0 / pool) <= 1.0));

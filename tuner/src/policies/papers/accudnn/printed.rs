@@ -1,12 +1,12 @@
-//! Algorithms 1 and 2 of AccUDNN as their listings have them: policy `accudnn-as-printed`.
+//! Algorithms 1 and 2 of AccUDNN to the letter of their listings: policy `accudnn-as-printed`.
 //!
-//! Kept so that the difference can be measured; [`super`] says what is repaired, and why. Here
-//! - memory in use only grows (Algorithm 1, last line of the loop), so that once the sum of all allocations has passed the
-//!   budget every later layer waits for a release of its own,
-//! - a prefetch may start before its data exists: `t_ready` of a layer is that of the layer before it plus its transfers,
+//! Kept so that the difference can be measured; [`super`] lists the repairs, with reasons. Here
+//! - memory in use only grows (Algorithm 1, last line of the loop), so that once the sum of all allocations has passed the budget
+//!   every later layer waits for a separate release,
+//! - a prefetch may start before its data exists: `t_ready` of a layer is that of the previous layer plus its transfers,
 //! - Ω, a set, is pinned in the order of the trace's tensors,
-//! - what is pinned lies outside of an active area of `M_peak(k)` bytes, the most that is needed with everything swapped. That
-//!   most counts the pinned maps at the slots of their uses once more, and is not worked out again as they get pinned.
+//! - pinned activations lie outside of an active area of `M_peak(k)` bytes, the most that is needed with everything swapped. That
+//!   maximum counts the pinned activations at the slots of their uses once more, and is not computed again as they get pinned.
 
 use super::Verdict;
 use crate::decide::gaps::{GapId, Gaps, LiveId};
@@ -16,7 +16,7 @@ use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, OpId};
 use typed_index_collections::{TiSlice, TiVec};
 
-/// What one layer allocates, waits for, computes and releases.
+/// Bytes that one layer allocates and releases, its transfers and its seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Layer {
     allocated: u64,
@@ -25,7 +25,7 @@ struct Layer {
     released: u64,
 }
 
-/// The layers of a trace in which these gaps are swapped and these stretches are pinned. Pinned ones lie outside of the
+/// Returns the layers of a trace in which these gaps are swapped and these stretches are pinned. Pinned ones lie outside of the
 /// active area: they are neither allocated nor released in it.
 fn layers(
     gaps: &Gaps,
@@ -41,7 +41,7 @@ fn layers(
             Layer { allocated: workspace, prefetch: 0.0, compute, released: workspace }
         })
         .collect();
-    // What is there from the start is the first layer's.
+    // Tensors that exist from the start belong to the first layer.
     let layer = |slot: Slot| slot.op().unwrap_or(OpId(0));
     for (live, _) in gaps.lives.iter().zip(pinned).filter(|(_, pinned)| !**pinned) {
         let bytes = live.bytes;
@@ -59,7 +59,7 @@ fn layers(
     layers
 }
 
-/// Algorithm 1: when each layer can start, within `pool` bytes.
+/// Algorithm 1: returns the time at which each layer can start, within `pool` bytes.
 fn t_ready(layers: &TiSlice<OpId, Layer>, pool: u64) -> TiVec<OpId, f64> {
     // Sums of compute seconds and of released bytes through layer j: entry j + 1.
     let mut computed = vec![0.0];
@@ -90,7 +90,7 @@ fn t_ready(layers: &TiSlice<OpId, Layer>, pool: u64) -> TiVec<OpId, f64> {
     ready
 }
 
-/// The verdict of the listings on these feature maps. Where time is up, what was pinned so far is all that is.
+/// Returns the verdict of the listings on these activations. If time is up, only activations pinned so far are pinned.
 pub(super) fn judge(
     gaps: &Gaps,
     maps: TiVec<GapId, bool>,

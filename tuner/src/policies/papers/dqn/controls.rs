@@ -1,6 +1,6 @@
-//! Searches over the actions of the deep Q-network that learn nothing: they tell what learning is worth.
+//! Searches over the actions of the deep Q-network that learn nothing, to measure the value of learning.
 //!
-//! What they share with it: the gaps, what is offered about them, the evaluations, addresses, check and clock.
+//! They share with it the gaps, the offered actions, the evaluations, addresses, check and clock.
 
 use super::game::{ACTIONS, Game, Position};
 use super::{Report, evaluations, search};
@@ -10,27 +10,27 @@ use crate::random::Random;
 use crate::request::{Outcome, PlanError};
 use plimsoll_ir::search_log::SearchLog;
 
-/// The temperature at the start of annealing, in mean seconds of an op.
+/// Temperature at the start of annealing, in mean seconds of an op.
 const HEAT: f64 = 1.0;
 
-/// A search that learns nothing.
+/// Search that learns nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Episode after episode of actions by chance.
+    /// Episode after episode of random actions.
     Random,
-    /// Annealing from everything offloaded: one gap is decided anew at a time, a slower plan is taken with falling
+    /// Annealing from everything offloaded: one gap is decided anew at a time, a slower plan is accepted with falling
     /// probability, one that does not fit never.
     Annealing,
 }
 
-/// The best plan of a control, in as many evaluations as the policy has.
+/// Returns the best plan of a control, in as many evaluations as the policy has.
 pub(crate) fn decide(case: &Case<'_>, control: Control) -> Result<(Outcome, SearchLog), PlanError> {
     let mut random = Random::new(case.request.seed);
     search(case, |game, start, report| {
         let evaluations = evaluations(case, &game.graph());
         match control {
             Control::Random => {
-                // Where everything fits but has no addresses, there is nothing to choose.
+                // If everything fits but has no addresses, there is nothing to choose.
                 let evaluations = if start.excess > 0.0 { evaluations } else { 0 };
                 while game.evaluations < evaluations || report.episodes == 0 {
                     let mut at = start.clone();
@@ -63,7 +63,7 @@ fn anneal(
     game.finish(&mut at);
     let mut best = at.clone();
     let heat = HEAT * start.seconds / game.values.alternatives.len() as f64;
-    // Where everything fits but has no addresses, there is nothing to choose.
+    // If everything fits but has no addresses, there is nothing to choose.
     let count = if start.excess > 0.0 { evaluations } else { 0 };
     for evaluation in 0..count {
         let gap = game.gaps[random.below(game.gaps.len())];

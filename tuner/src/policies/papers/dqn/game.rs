@@ -1,11 +1,11 @@
-//! The environment: an agent goes through the gaps in order of time, and offloads the value of each, gives it up, or does
-//! nothing; the house's own walk and clock say what comes of it.
+//! Environment: an agent goes through the gaps in order of time, and offloads the value of each, gives it up, or does nothing;
+//! Plimsoll's own walk and clock compute the consequences.
 //!
-//! An episode ends as soon as everything fits. Doing nothing, or giving a value up, is offered only where what follows could
-//! still be offloaded so that everything fits: an episode cannot fail. When what is offloaded returns, and when what is given
-//! up is recomputed, are no actions but the clock's rules, as in the paper.
+//! An episode ends as soon as everything fits. Doing nothing, or giving a value up, is offered only if offloading the later gaps
+//! could still make everything fit: an episode cannot fail. The times at which offloaded values return and given-up values are
+//! recomputed are no actions but follow from the clock's rules, as in the paper.
 //!
-//! What this file does not do: choose.
+//! This file deliberately does not choose.
 
 use super::graph::Graph;
 use crate::decide::walk::{Iteration, Limit, Walk};
@@ -15,47 +15,47 @@ use crate::place::realise::Case;
 use plimsoll_ir::OpId;
 use typed_index_collections::TiSlice;
 
-/// Tensors no larger than this part of the pool stay: they are many and make no room.
+/// Tensors no larger than this part of the pool, as a divisor, stay: they are many and make no room.
 const DUST: u64 = 20_000;
 
-/// What an agent can do about a gap.
+/// Possible actions on a gap.
 pub(super) const ACTIONS: [Choice; 3] = [Choice::Keep, Choice::Swap, Choice::Recompute];
 
-/// Which of [`ACTIONS`] can be done.
+/// Possible ones among [`ACTIONS`].
 pub(super) type Offers = [bool; 3];
 
-/// Where an episode stands.
+/// Position in an episode.
 #[derive(Clone)]
 pub(super) struct Position {
-    /// What was decided; all that follows is kept.
+    /// Decisions so far; all later gaps are kept.
     pub decisions: Decisions,
-    /// The same, with all that follows offloaded: it fits.
+    /// The same decisions, with all later gaps offloaded: they fit.
     rest: Decisions,
-    /// The next gap, by position.
+    /// Next gap, by position.
     pub next: usize,
-    /// The makespan.
+    /// Makespan in seconds.
     pub seconds: f64,
     /// Bytes over the pool, summed over the steps.
     pub excess: f64,
 }
 
-/// What an action changed.
+/// Effect of an action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effect {
-    /// The makespan grew by so much.
+    /// Increase of the makespan.
     pub seconds: f64,
-    /// So many bytes fewer are over the pool, summed over the steps.
+    /// Decrease of the bytes over the pool, summed over the steps.
     pub freed: f64,
 }
 
 pub(super) struct Game<'a> {
     pub case: &'a Case<'a>,
     pub values: &'a Values,
-    /// What is decided about, in order of time.
+    /// Gaps to decide about, in order of time.
     pub gaps: Vec<GapId>,
     walk: Walk,
     clock: Clock,
-    /// Actions so far.
+    /// Number of actions so far.
     pub evaluations: u64,
 }
 
@@ -74,12 +74,12 @@ impl<'a> Game<'a> {
         Game { case, values, gaps, walk: Walk::default(), clock, evaluations: 0 }
     }
 
-    /// The graph of its nodes.
+    /// Returns the graph of its nodes.
     pub fn graph(&self) -> Graph {
         Graph::new(self.values, &self.gaps, &self.case.request.link, self.case.pool / DUST + 1)
     }
 
-    /// The start of every episode; none where not even offloading everything fits.
+    /// Returns the start of every episode; `None` if not even offloading everything fits.
     pub fn start(&mut self) -> Option<Position> {
         let decisions = self.values.keep_all();
         let mut rest = decisions.clone();
@@ -91,12 +91,12 @@ impl<'a> Game<'a> {
         Some(Position { decisions, rest, next: 0, seconds, excess })
     }
 
-    /// Whether there is nothing left to do.
+    /// Returns `true` if there is nothing left to do.
     pub fn is_over(&self, at: &Position) -> bool {
         at.excess == 0.0 || at.next == self.gaps.len()
     }
 
-    /// What can be done about the next gap, if there is one.
+    /// Returns the possible actions on the next gap, if there is one.
     pub fn offers(&mut self, at: &mut Position) -> Offers {
         let gap = self.gaps[at.next];
         let mut offers = [false, true, self.values.gaps[gap].recompute];
@@ -108,7 +108,7 @@ impl<'a> Game<'a> {
         offers
     }
 
-    /// Does what was offered about the next gap.
+    /// Does an offered action on the next gap.
     pub fn take(&mut self, at: &mut Position, choice: Choice) -> Effect {
         let gap = self.gaps[at.next];
         at.rest.choices[gap] = choice;
@@ -124,14 +124,14 @@ impl<'a> Game<'a> {
         effect
     }
 
-    /// Ends an episode at once: all that follows is offloaded.
+    /// Ends an episode at once: all later gaps are offloaded.
     pub fn finish(&mut self, at: &mut Position) {
         at.decisions.clone_from(&at.rest);
         at.next = self.gaps.len();
         (at.seconds, at.excess) = self.time(&at.decisions);
     }
 
-    /// Whether decisions fit the pool, without taking very many steps.
+    /// Returns `true` if decisions fit the pool, without taking very many steps.
     pub fn fits(&mut self, decisions: &Decisions) -> bool {
         let steps = 3 * self.values.alternatives.len() + 64;
         let (pool, limit) = (self.case.pool, Limit { steps, again: f64::INFINITY });
@@ -139,7 +139,7 @@ impl<'a> Game<'a> {
         self.walk.go(of, limit) && self.walk.course.need.iter().all(|need| *need <= pool)
     }
 
-    /// The makespan of decisions, and the bytes over the pool, summed over the steps. Where there are some, transfers wait
+    /// Returns the makespan of decisions, and the bytes over the pool, summed over the steps. If there are some, transfers wait
     /// for room as if nothing more were to leave.
     pub fn time(&mut self, decisions: &Decisions) -> (f64, f64) {
         let pool = self.case.pool;
@@ -149,8 +149,8 @@ impl<'a> Game<'a> {
         (cost.seconds, cost.excess as f64)
     }
 
-    /// Decisions that leave so much free at each op, as far as offloading more leads there: at each step that has too little
-    /// room the first value that can leave does.
+    /// Returns decisions that leave this much free at each op, as far as offloading more achieves it: at each step that has too
+    /// little room the first value that can leave does.
     pub fn leave(&mut self, mut decisions: Decisions, margins: &TiSlice<OpId, u64>) -> Decisions {
         loop {
             let pool = self.case.pool;

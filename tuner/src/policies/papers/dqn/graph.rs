@@ -1,13 +1,13 @@
 //! The graph of memory ops (DQN §4.2): a node for each malloc, write, read and free of a value, in order of time.
 //!
 //! Edges join nodes that follow each other, and nodes of one tensor that follow each other; both ways, weighted by the time
-//! between them. The paper's words would join every two nodes of a tensor: those that follow each other reach the rest.
+//! between them. The paper's words would join every two nodes of a tensor: the edges between neighbours connect the rest.
 //!
-//! A node stands for at most one action. Offloading the value of a gap is the node of the touch that begins the gap, which
-//! is also the node under execution when the gap is decided. Giving the value up is the node of the touch that ends the gap,
-//! where it is recomputed; where that is taken, the value's malloc or free. Doing nothing is the first node.
+//! A node stands for at most one action. Offloading the value of a gap is the node of the touch that begins the gap, which is
+//! also the node under execution when the gap is decided. Giving the value up is the node of the touch that ends the gap, where
+//! it is recomputed; if that is taken, the value's malloc or free. Doing nothing is the first node.
 //!
-//! What this file does not do: change while an agent acts. What is valid is handed to the network beside the graph.
+//! This file deliberately does not change the graph while an agent acts. The network gets the valid actions next to the graph.
 
 use crate::iteration::values::{GapId, ValueId, Values};
 use plimsoll_ir::schedule::{Link, Stream};
@@ -21,29 +21,29 @@ pub(super) const FIXED: usize = 5;
 /// The node of doing nothing.
 pub(super) const NOTHING: u32 = 0;
 
-/// The nodes of a gap's actions.
+/// Nodes of a gap's actions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nodes {
-    /// Under execution when the gap is decided, and the action that offloads its value.
+    /// Node under execution when the gap is decided, and the action that offloads its value.
     pub offload: u32,
-    /// The action that gives its value up; none where all nodes of the value stand for others.
+    /// Action that gives its value up; `None` if all nodes of the value stand for others.
     pub remove: Option<u32>,
 }
 
 pub(super) struct Graph {
     /// By node: its features without validity, each about 1 in the mean.
     pub features: Vec<[f32; FIXED]>,
-    /// By node: its neighbours, itself apart.
+    /// By node: its neighbours, except itself.
     neighbours: Vec<u32>,
     starts: Vec<u32>,
-    /// By node: the weights of its edges, summed. A weight is at least 0, so that the last sum of equation (1) is this sum
-    /// times ReLU(W4).
+    /// By node: sum of the weights of its edges. A weight is at least 0, so that the last sum of equation (1) is this sum times
+    /// ReLU(W4).
     pub lags: Vec<f32>,
     /// By position among the gaps that are decided.
     pub gaps: Vec<Nodes>,
 }
 
-/// A node while the graph is put together.
+/// Node while the graph is built.
 struct Node {
     value: ValueId,
     /// In seconds from the start of the iteration.
@@ -51,7 +51,7 @@ struct Node {
 }
 
 impl Graph {
-    /// The graph of these gaps, and of all values of at least so many bytes.
+    /// Returns the graph of these gaps, and of all values of at least `least` bytes.
     pub fn new(values: &Values, gaps: &[GapId], link: &Link, least: u64) -> Graph {
         let mut drawn = Drawing::new(values, least);
         drawn.draw();
@@ -59,7 +59,7 @@ impl Graph {
         let mut neighbours: Vec<Vec<(u32, f64)>> = vec![Vec::new(); nodes.len()];
         let total: f64 = values.alternatives.iter().map(|a| a[0].seconds).sum();
         let mean = (total / values.alternatives.len() as f64).max(f64::MIN_POSITIVE);
-        // Lags are of an op or of the whole iteration: what counts is their order of magnitude.
+        // Lags span from an op to the whole iteration: their order of magnitude counts.
         let scale = (1.0 + total / mean).ln().max(f64::MIN_POSITIVE);
         let scaled = |lag: f64| (1.0 + lag / mean).ln() / scale;
         let mut last: BTreeMap<u32, usize> = BTreeMap::new();
@@ -98,12 +98,12 @@ impl Graph {
         Graph { features, neighbours, starts, lags, gaps }
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.features.len()
     }
 
-    /// The neighbours of a node, itself apart.
+    /// Returns the neighbours of a node, except itself.
     pub fn neighbours(&self, node: usize) -> &[u32] {
         &self.neighbours[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
@@ -125,7 +125,7 @@ fn level(features: &[[f64; FIXED]]) -> Vec<[f32; FIXED]> {
     features.iter().map(divided).collect()
 }
 
-/// The nodes of each gap's actions.
+/// Returns the nodes of each gap's actions.
 fn assign(
     values: &Values,
     gaps: &[GapId],
@@ -151,14 +151,14 @@ fn assign(
     gaps.iter().map(nodes).collect()
 }
 
-/// The nodes so far.
+/// Nodes so far.
 struct Drawing<'a> {
     values: &'a Values,
     least: u64,
     nodes: Vec<Node>,
-    /// By value and op: the node of the write or read; the start of the iteration writes what is there from then on.
+    /// By value and op: node of the write or read; the start of the iteration writes the values that exist from then on.
     of_touch: BTreeMap<(ValueId, Option<OpId>), u32>,
-    /// By value: its malloc and its free; none where it is updated in place.
+    /// By value: its malloc and its free; `None` if it is updated in place.
     ends: TiVec<ValueId, [Option<u32>; 2]>,
 }
 

@@ -1,19 +1,18 @@
-//! The agent: it chooses by the network's values, keeps what came of it, and learns from samples of that (DQN §4.10,
-//! Algorithm 1).
+//! Agent: it chooses by the network's values, stores the effects, and learns from samples of them (DQN §4.10, Algorithm 1).
 //!
-//! Where the paper leaves something open:
-//! - *The reward.* It is minus the time that an action costs, as in the paper, plus a price for the bytes over the pool that
-//!   it frees. All of these are freed in every episode, so the price adds the same to the sum of all rewards of every
-//!   episode; without it, nothing but the end of an episode would tell that doing nothing only puts the cost off. The price
-//!   is twice what a byte cost in the best episode so far: the last bytes are dearer than the mean.
-//! - *Rewards are counted* in what an action of the first episode cost in the mean, so that one rate serves all networks.
-//! - *Gamma* is 0.5: with the price, an action's own reward tells most of what it is worth. With 0.95 the best plans were
-//!   worse: there are too few samples for a value to be learned through a hundred actions.
-//! - *Epsilon* falls with the evaluations done, which bound the search, where the paper counts episodes; and with the square
-//!   of what is left of them, as an episode of some hundred actions is none of the policy's where every fifth is by chance.
+//! Choices that the paper leaves open:
+//! - *The reward.* It is minus the time that an action costs, as in the paper, plus a price for the bytes over the pool that it
+//!   frees. All of these are freed in every episode, so the price adds the same to the sum of all rewards of every episode;
+//!   without it, only the end of an episode would show that doing nothing only defers the cost. The price is twice the cost of a
+//!   byte in the best episode so far: the last bytes are more expensive than the mean.
+//! - *The unit of rewards* is the mean cost of an action of the first episode, so that one rate serves all networks.
+//! - *Gamma* is 0.5: with the price, an action's own reward makes up most of its value. With 0.95 the best plans were worse:
+//!   there are too few samples to learn a value through a hundred actions.
+//! - *Epsilon* falls with the evaluations done, which bound the search, while the paper counts episodes; and with the square of
+//!   the remaining ones, as an episode of some hundred actions does not follow the policy if every fifth is random.
 //! - *A sample* of two transitions follows every second action, once there is an episode to learn from.
 //!
-//! What this file does not do: say what an action costs (`game.rs`).
+//! This file deliberately does not compute the cost of an action (`game.rs`).
 
 use super::game::{ACTIONS, Effect, Offers};
 use super::graph::{Graph, NOTHING, Nodes};
@@ -21,23 +20,23 @@ use super::network::{Network, States, WEIGHTS};
 use crate::iteration::values::Choice;
 use crate::random::Random;
 
-/// The decay of what later actions are worth.
+/// Discount of later actions.
 const GAMMA: f32 = 0.5;
 
 /// Transitions in a sample, and actions between two samples.
 const SAMPLE: usize = 2;
 const EVERY: u64 = 2;
 
-/// The rate of gradient descent.
+/// Rate of gradient descent.
 const RATE: f32 = 0.02;
 
-/// A byte over the pool is worth so many times what it cost in the mean of the best episode.
+/// Value of a byte over the pool, as a multiple of its mean cost in the best episode.
 const DEARER: f64 = 2.0;
 
-/// An action that was done.
+/// Action that was done.
 #[derive(Clone, Copy)]
 struct Step {
-    /// About which gap, by position.
+    /// Gap, by position.
     gap: usize,
     offers: Offers,
     action: usize,
@@ -48,7 +47,7 @@ struct Step {
 #[derive(Default)]
 struct Episode {
     steps: Vec<Step>,
-    /// Whether it came to its end; else its last step has no next state yet.
+    /// `true` if it came to its end; else its last step has no next state yet.
     over: bool,
 }
 
@@ -57,12 +56,11 @@ pub(super) struct Learner {
     network: Network,
     random: Random,
     replay: Vec<Episode>,
-    /// Those that were worked out last.
+    /// States computed last.
     states: States,
     valid: Vec<bool>,
     gradient: Vec<f32>,
-    /// What a byte over the pool is worth, and what rewards are counted in, both in seconds; none before the first episode
-    /// is over.
+    /// Value of a byte over the pool, and the unit of rewards, both in seconds; none before the first episode is over.
     price: f64,
     unit: Option<f64>,
     steps: u64,
@@ -89,7 +87,7 @@ impl Learner {
         self.replay.push(Episode::default());
     }
 
-    /// One of the actions that are offered about a gap: by chance with probability `epsilon`, else the most valuable.
+    /// Returns one of the actions that are offered for a gap: random with probability `epsilon`, else the most valuable.
     pub fn choose(&mut self, gap: usize, offers: Offers, epsilon: f64) -> Choice {
         let possible = |action: &usize| offers[*action] && node(self.graph.gaps[gap], *action).is_some();
         let actions: Vec<usize> = (0..ACTIONS.len()).filter(possible).collect();
@@ -107,7 +105,7 @@ impl Learner {
         ACTIONS[best.0]
     }
 
-    /// Keeps what came of an action, and learns now and then.
+    /// Stores the effect of an action, and learns from time to time.
     pub fn keep(&mut self, gap: usize, offers: Offers, choice: Choice, effect: Effect) {
         let action = ACTIONS.iter().position(|action| *action == choice).expect("it is an action");
         let episode = self.replay.last_mut().expect("an episode has begun");
@@ -118,7 +116,7 @@ impl Learner {
         }
     }
 
-    /// Ends an episode. `best` is the time that the best so far lost, and all freed the bytes that every episode frees.
+    /// Ends an episode. `best` is the time lost by the best episode so far, and `all_freed` the bytes that every episode frees.
     pub fn end(&mut self, best: f64, all_freed: f64) {
         let episode = self.replay.last_mut().expect("an episode has begun");
         episode.over = true;
@@ -128,7 +126,7 @@ impl Learner {
         self.unit = self.unit.or(Some(unit).filter(|unit| *unit > 0.0));
     }
 
-    /// The states of all nodes after so many steps of an episode: what left the device can do so no more.
+    /// Computes the states of all nodes after this many steps of an episode: values that left the device cannot leave again.
     fn embed(&mut self, episode: usize, steps: usize) {
         self.valid.fill(true);
         for step in &self.replay[episode].steps[..steps] {
@@ -141,7 +139,7 @@ impl Learner {
         self.network.embed(&self.graph, &self.valid, &mut self.states);
     }
 
-    /// The value of an action about a gap in the states worked out last.
+    /// Returns the value of an action on a gap in the states computed last.
     fn value(&self, gap: usize, action: usize) -> f32 {
         let nodes = self.graph.gaps[gap];
         let node = node(nodes, action).expect("a gap that has the action");
@@ -175,7 +173,7 @@ impl Learner {
         self.network.descend(&mut self.gradient, RATE);
     }
 
-    /// A transition: its episode, and its step there. Each that is over is as likely.
+    /// Returns a transition: its episode, and its step there. All completed ones are equally likely.
     fn draw(&mut self) -> Option<(usize, usize)> {
         let done =
             |episode: &Episode| episode.steps.len() - usize::from(!episode.over && !episode.steps.is_empty());
@@ -193,7 +191,7 @@ impl Learner {
     }
 }
 
-/// The node of an action about a gap.
+/// Returns the node of an action on a gap.
 fn node(nodes: Nodes, action: usize) -> Option<u32> {
     match ACTIONS[action] {
         Choice::Swap => Some(nodes.offload),

@@ -1,21 +1,21 @@
-//! DQN (Chen, "GPU memory management for neural networks using deep Q-network", 2019): a deep Q-network, trained on the very
-//! iteration that is planned, chooses what is offloaded and what is recomputed.
+//! DQN (Chen, "GPU memory management for neural networks using deep Q-network", 2019): a deep Q-network, trained on the planned
+//! iteration itself, chooses the values that are offloaded and recomputed.
 //!
 //! - `graph.rs`: the nodes and edges of memory ops, and the features of nodes (§4.2, §4.4).
 //! - `network.rs`: equations (1) to (3) and their gradients.
-//! - `game.rs`: actions and transitions (§4.5 to §4.8); the simulator is the house's own walk and clock.
+//! - `game.rs`: actions and transitions (§4.5 to §4.8); the simulator is Plimsoll's own walk and clock.
 //! - `learner.rs`: replay, falling epsilon, equations (4) and (5).
-//! - `controls.rs`: other searches over the same actions, to tell what learning is worth.
+//! - `controls.rs`: other searches over the same actions, to measure the value of learning.
 //!
-//! Algorithm 1 gives the actions of the last episode, figure 3 says the best found. Here the schedule is that of the best
-//! plan, and the log tells the makespan of the last policy's, which acts without chance.
+//! Algorithm 1 returns the actions of the last episode, figure 3 the best found. Here the schedule is that of the best plan, and
+//! the log has the makespan of the last policy's, which acts without chance.
 //!
-//! In equation (3) ReLU is taken of the graph's state and the action's side by side, and then their weighted sum: the graph's
-//! state adds the same to the value of every action, and so never changes which is best. Only the states of the action's
-//! node and of its neighbours tell actions apart.
+//! In equation (3) ReLU is taken of the concatenation of the graph's state and the action's, and then their weighted sum: the
+//! graph's state adds the same to the value of every action, and so never changes which is best. Only the states of the action's
+//! node and of its neighbours distinguish actions.
 //!
-//! What it deliberately does not do: take part in [`Policy::Plimsoll`](crate::Policy::Plimsoll)'s search. It is a paper's
-//! policy, and takes longer for worse plans.
+//! This module deliberately takes no part in [`Policy::Plimsoll`](crate::Policy::Plimsoll)'s search. It is a paper's policy, and
+//! takes longer for worse plans.
 
 mod controls;
 mod game;
@@ -39,22 +39,22 @@ use plimsoll_ir::search_log::{SearchLog, StepResult};
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Actions times nodes: some two seconds.
+/// Product of actions and nodes: some two seconds.
 const WORK: u64 = 5_000_000;
 const FEWEST: u64 = 500;
 const MOST: u64 = 20_000;
 
-/// The log has no more steps for episodes than these.
+/// Maximum number of steps in the log for episodes.
 const LOGGED: u64 = 38;
 
-/// How often bytes are left free for decisions without addresses, before all is offloaded.
+/// Number of times that bytes are left free for decisions without addresses, before all is offloaded.
 const ROUNDS: u32 = 6;
 
-/// How the last policy's step of the log begins.
+/// Prefix of the last policy's step in the log.
 const LAST: &str = "last policy";
 
-/// An iteration by the last policy, which acts without chance; none where it leads to no valid schedule, or the log is of
-/// another policy.
+/// Returns the seconds of an iteration by the last policy, which acts without chance; `None` if it leads to no valid schedule, or
+/// the log is of a different policy.
 pub fn last_policy(log: &SearchLog) -> Option<Seconds> {
     let step = log.steps.iter().find(|step| step.tried.starts_with(LAST))?;
     match step.result {
@@ -63,7 +63,7 @@ pub fn last_policy(log: &SearchLog) -> Option<Seconds> {
     }
 }
 
-/// Trains on this iteration, and gives the best plan found.
+/// Trains on this iteration, and returns the best plan found.
 pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     search(case, |game, start, report| {
         let graph = game.graph();
@@ -72,7 +72,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
         let (fastest, excess) = (start.seconds, start.excess);
         let mut best = f64::INFINITY;
         loop {
-            // Where everything fits but has no addresses, there is nothing to choose.
+            // If everything fits but has no addresses, there is nothing to choose.
             let enough = game.evaluations >= evaluations || excess == 0.0 || report.is_done();
             let last = best.is_finite() && enough;
             let left = (1.0 - game.evaluations as f64 / evaluations.max(1) as f64).max(0.0);
@@ -100,13 +100,13 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
     })
 }
 
-/// Actions of a search: as many as the request allows, else as many as its size suggests.
+/// Returns the number of actions of a search: the request's limit, else a number suggested by the size of the problem.
 fn evaluations(case: &Case<'_>, graph: &Graph) -> u64 {
     let suggested = (WORK / graph.len().max(1) as u64).clamp(FEWEST, MOST);
     case.request.limits.evaluations.unwrap_or(suggested)
 }
 
-/// Keeps everything where that fits; else has episodes played, and gives the best plan that came of them.
+/// Keeps everything if that fits; else plays episodes, and returns the best plan found.
 fn search(
     case: &Case<'_>,
     play: impl FnOnce(&mut Game<'_>, &Position, &mut Report<'_>) -> Result<(), PlanError>,
@@ -126,17 +126,17 @@ fn search(
     Ok((case.outcome(realised, status), report.log))
 }
 
-/// What came of the episodes.
+/// Results of the episodes.
 struct Report<'a> {
     case: &'a Case<'a>,
     log: SearchLog,
-    /// Episodes so far, and how many of them are in the log.
+    /// Episodes so far, and the number of them in the log.
     episodes: u64,
     logged: u64,
-    /// The best decisions so far with their seconds; and those of the episodes that are not in the log yet.
+    /// Best decisions so far with their seconds; and those of the episodes that are not in the log yet.
     best: Option<(f64, Decisions)>,
     recent: Option<(f64, Decisions)>,
-    /// The best with addresses.
+    /// Best plan with addresses.
     fitting: Option<Fitting>,
     packing: Packing,
 }
@@ -155,12 +155,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether nothing can be faster.
+    /// Returns `true` if nothing can be faster.
     fn is_done(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.0 <= self.case.bound.0 * (1.0 + 1e-9))
     }
 
-    /// Notes the end of an episode. What is the best of several gets addresses, and a step in the log.
+    /// Records the end of an episode. The best of several gets addresses, and a step in the log.
     fn episode(
         &mut self,
         game: &mut Game<'_>,
@@ -212,7 +212,7 @@ impl<'a> Report<'a> {
         self.log.add(tried, Some(Seconds(seconds)), result);
     }
 
-    /// The schedule of decisions. Where they have no addresses, more is offloaded at the ops that are too high.
+    /// Returns the schedule of decisions. If they have no addresses, more is offloaded at the ops that are too high.
     fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, PlanError> {
         let case = self.case;
         let mut margins: TiVec<OpId, u64> = vec![0; case.trace.ops.len()].into();
@@ -230,7 +230,7 @@ impl<'a> Report<'a> {
         unreachable!("it returns in the last round")
     }
 
-    /// The best plan; where none has addresses, everything is offloaded that can be.
+    /// Returns the best plan; if none has addresses, every value that can be offloaded is.
     fn choose(&mut self, game: &mut Game<'_>) -> Result<Realised, PlanError> {
         let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
         if let Some((seconds, decisions)) = self.best.take().filter(|best| best.0 < fastest) {

@@ -1,10 +1,10 @@
-//! The network of the paper, by hand: equations (1) to (3), their gradients, and steps of gradient descent.
+//! Network of the paper, by hand: equations (1) to (3), their gradients, and steps of gradient descent.
 //!
-//! Rows are of [`P`] numbers. A matrix is kept column by column, so that products with it are sums of columns. Everything
-//! is summed in one order, so that the same seed gives the same weights on every machine. States that are worked out again with
-//! the same weights change only within T - 1 edges of nodes of which validity changed: only there they are worked out.
+//! Rows have [`P`] numbers. A matrix is stored column by column, so that products with it are sums of columns. Everything is
+//! summed in one order, so that the same seed gives the same weights on every machine. If states are computed again with the same
+//! weights, they change only within T - 1 edges of nodes whose validity changed: only these are computed.
 //!
-//! Where the paper leaves something open:
+//! Choices that the paper leaves open:
 //! - p is 8: a row fits two registers, and a graph of some thousand nodes takes a fraction of a millisecond.
 //! - The sum over all nodes in equation (2) is a mean. W5 can undo it, and the rate is then right for graphs of any size.
 //! - Weights begin uniformly distributed, as wide as keeps rows of about the same size from layer to layer.
@@ -12,19 +12,19 @@
 use super::graph::{FIXED, Graph};
 use crate::random::Random;
 
-/// The length of a row, p.
+/// Length of a row, p.
 pub(super) const P: usize = 8;
 
-/// How often neighbours are summed up, T.
+/// Number of times that neighbours are summed up, T.
 const T: usize = 4;
 
 /// Features of a node, validity the last.
 const FEATURES: usize = FIXED + 1;
 
-/// The state of a node, or a part of the graph's.
+/// State of a node, or a part of the graph's.
 type Row = [f32; P];
 
-/// Where each matrix begins among the weights: W1, W2, W3, W4, W5, W6, W8, W7, and the end.
+/// Offset of each matrix among the weights: W1, W2, W3, W4, W5, W6, W8, W7, and the end.
 const W1: usize = 0;
 const W2: usize = W1 + P * FEATURES;
 const W3: usize = W2 + P * P;
@@ -35,35 +35,35 @@ const W8: usize = W6 + P * P;
 const W7: usize = W8 + P * P;
 pub(super) const WEIGHTS: usize = W7 + 3 * P;
 
-/// Neighbours of a node, itself included, that W2 is made for at the start.
+/// Number of neighbours of a node, itself included, assumed for the initial W2.
 const DEGREE: f64 = 5.0;
 
-/// A step is no longer than this, however steep the loss is.
+/// Maximum length of a step, however steep the loss is.
 const LONGEST: f32 = 1.0;
 
 pub(super) struct Network {
     weights: Vec<f32>,
-    /// How often the weights have changed.
+    /// Number of changes of the weights.
     changes: u64,
 }
 
-/// The states of all nodes of one graph, S^1 to S^T, with the sums of neighbours between them.
+/// States of all nodes of one graph, S^1 to S^T, with the sums of neighbours between them.
 #[derive(Default)]
 pub(super) struct States {
-    /// What of S^(t+1) is the same for all t.
+    /// Part of S^(t+1) that is the same for all t.
     bases: Vec<Row>,
     states: [Vec<Row>; T],
     sums: [Vec<Row>; T - 1],
     mean: Row,
-    /// What they were worked out for: the validity of nodes, and after how many changes of the weights.
+    /// Input of the computation: the validity of nodes, and the number of changes of the weights.
     valid: Vec<bool>,
     changes: u64,
 }
 
-/// Changed nodes are followed where they are fewer than one in this many.
+/// Changed nodes are followed if they are fewer than one in this many.
 const FEW: usize = 40;
 
-/// The parts of [g, W8 s_a] before ReLU.
+/// Parts of [g, W8 s_a] before ReLU.
 struct Head([Row; 3]);
 
 fn product(matrix: &[f32], row: &[f32]) -> Row {
@@ -78,7 +78,7 @@ fn transposed(matrix: &[f32]) -> [f32; P * P] {
     std::array::from_fn(|at| matrix[at % P * P + at / P])
 }
 
-/// The product with the transposed matrix.
+/// Returns the product with the transposed matrix.
 fn product_back(matrix: &[f32], row: &Row) -> Row {
     let mut out = [0.0; P];
     for (out, column) in out.iter_mut().zip(matrix.chunks_exact(P)) {
@@ -102,7 +102,7 @@ fn relu(row: Row) -> Row {
     row.map(|x| x.max(0.0))
 }
 
-/// What of a gradient passes a ReLU that gave `out`.
+/// Returns the part of a gradient that passes a ReLU with output `out`.
 fn passed(gradient: &Row, out: &Row) -> Row {
     let mut passed = *gradient;
     passed.iter_mut().zip(out).for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
@@ -135,7 +135,7 @@ impl Network {
         Network { weights, changes: 1 }
     }
 
-    /// Sets a weight, and gives the old one.
+    /// Sets a weight, and returns the old one.
     #[cfg(test)]
     pub fn set(&mut self, weight: usize, value: f32) -> f32 {
         self.changes += 1;
@@ -146,14 +146,14 @@ impl Network {
         &self.weights[at..at + P * P]
     }
 
-    /// ReLU(W4), the state of an edge of weight 1.
+    /// Returns ReLU(W4), the state of an edge of weight 1.
     fn edge(&self) -> Row {
         let mut edge = [0.0; P];
         edge.copy_from_slice(&self.weights[W4..W5]);
         relu(edge)
     }
 
-    /// Equation (1), T times. `valid` says of each node whether its action can be taken.
+    /// Equation (1), T times. `valid` is `true` for nodes whose action can be taken.
     pub fn embed(&self, graph: &Graph, valid: &[bool], states: &mut States) {
         let count = graph.len();
         let known = states.changes == self.changes && states.valid.len() == count;
@@ -177,7 +177,7 @@ impl Network {
         states.average();
     }
 
-    /// Works out again what these nodes of another validity change.
+    /// Recomputes the states that these nodes of changed validity affect.
     fn follow(&self, graph: &Graph, valid: &[bool], changed: &[usize], states: &mut States) {
         if changed.is_empty() {
             return;
@@ -196,7 +196,7 @@ impl Network {
         states.average();
     }
 
-    /// The bases and the first states of nodes.
+    /// Computes the bases and the first states of nodes.
     fn base(&self, graph: &Graph, nodes: impl Iterator<Item = usize>, states: &mut States) {
         let edge = product(self.matrix(W3), &self.edge());
         let validity = &self.weights[W1 + P * FIXED..W2];
@@ -212,7 +212,7 @@ impl Network {
         }
     }
 
-    /// The states of nodes at time t, from those of the time before.
+    /// Computes the states of nodes at time t, from those of the previous time.
     fn step(&self, graph: &Graph, t: usize, nodes: impl Iterator<Item = usize>, states: &mut States) {
         let w2 = self.matrix(W2);
         let States { bases, states, sums, .. } = states;
@@ -239,7 +239,7 @@ impl Network {
         ])
     }
 
-    /// Equations (2) and (3): the value of an action at a node under execution.
+    /// Equations (2) and (3): returns the value of an action at a node under execution.
     pub fn value(&self, states: &States, current: u32, action: u32) -> f32 {
         let head = self.head(states, current, action);
         head.0.as_flattened().iter().zip(&self.weights[W7..]).map(|(h, w)| h.max(0.0) * w).sum()
@@ -269,7 +269,7 @@ impl Network {
             add_outer(&mut gradient[at..at + P * P], &slopes, inputs[k]);
             behind[k] = product_back(self.matrix(at), &slopes);
         }
-        // By node: of the states of one time, then of the sums before them.
+        // By node: slopes of the states of one time, then of the sums before them.
         let mut slopes = vec![behind[0].map(|x| x / count as f32); count];
         add(&mut slopes[current as usize], &behind[1]);
         add(&mut slopes[action as usize], &behind[2]);
@@ -293,7 +293,7 @@ impl Network {
             if t > 0 {
                 for node in 0..count {
                     let mut slope = of_sums[node];
-                    // Who is a node's neighbour has it for one.
+                    // The neighbour relation is symmetric.
                     for other in graph.neighbours(node) {
                         add(&mut slope, &of_sums[*other as usize]);
                     }

@@ -1,4 +1,4 @@
-//! The network's gradients, the graph's nodes, the game's rules. What whole plans promise is tested in `tuner/tests/dqn.rs`.
+//! Tests of the network's gradients, the graph's nodes, the game's rules. Whole plans are tested in `tuner/tests/dqn.rs`.
 
 use super::game::Game;
 use super::graph::{Graph, NOTHING};
@@ -13,7 +13,7 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_testing::{chain_trace, random_trace_of};
 use std::collections::BTreeSet;
 
-/// Hands the game of a trace to a test, halfway between floor and peak.
+/// Passes the game of a trace to a test, halfway between floor and peak.
 fn with_game(trace: &Trace, test: impl FnOnce(&mut Game<'_>, &Graph)) {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has ops").1;
