@@ -3,8 +3,8 @@
 //!
 //! Plimsoll's crates are re-exported under their short names; [`study`] combines them into the jobs of the command
 //! line. The rest is the command line itself, a thin layer: it turns options into requests ([`args`]), calls the job
-//! ([`verbs`]), formats the result as tables ([`output`]), and advises what to do if the job fails ([`failure`]);
-//! [`program`] does all of that for one line.
+//! ([`verbs`]), and formats the result as tables ([`output`]); [`program`] does all of that for one line, and turns an error
+//! ([`study::Error`]) into a message and an exit code.
 #![forbid(unsafe_code)]
 
 pub use plimsoll_ir as ir;

@@ -21,8 +21,8 @@
 //! ```
 //!
 //! and P(|e| <= t_v sqrt(sum(e_i^2) / n)) = 0.9 with t_v the 0.95 quantile of Student's t. With n degrees of freedom, as if they
-//! shared nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before, covers n of n
-//! + 1. Between measuring and running, a machine changes independently of that, as much as from one iteration to the next: 1.645
+//! shared nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before, covers n of
+//! n + 1. Between measuring and running, a machine changes independently of that, as much as from one iteration to the next: 1.645
 //! standard deviations of iterations, added as the square root of the sum of the squares.
 //!
 //! This file deliberately knows no schedules. The samples include the seconds of stalls and repetitions.

@@ -26,6 +26,7 @@
 //!    activations in addition to it. A pinned activation is in the active area at the slots of its uses, and most slots need less
 //!    than the peak. Here an activation is pinned if it fits at every slot between its uses, next to all activations pinned
 //!    already.
+//!
 //! The value of the four repairs is measured in `benches/README.md`.
 //!
 //! Like the paper, this file leaves out two things: a layer that stalls delays all that follows, while in eq. (6) each layer ends
