@@ -15,7 +15,7 @@ function policies() {
     { title: "prefetched", csv: "prefetched_bytes", value: (r) => ofPlan(r, r.prefetched_bytes), text: (v) => bytes(v) },
     { title: "recomputed", csv: "recomputed_bytes", value: (r) => ofPlan(r, r.recomputed_bytes), text: (v) => bytes(v) },
     { title: "recomputing", csv: "recomputed_seconds", value: (r) => ofPlan(r, r.recomputed_seconds), text: (v) => seconds(v) },
-    { title: "device memory", csv: "device_bytes", value: (r) => r.device_bytes, text: (v) => bytes(v) },
+    field("device memory", "device_bytes", bytes),
     { title: "planned in", csv: "planning_seconds", value: (r) => r.planning_seconds, text: (v) => seconds(v, 3) },
     { title: "note", value: (r) => r.note, hidden: true },
   ];

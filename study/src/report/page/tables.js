@@ -83,6 +83,9 @@ function table(all, rows, options = {}) {
   return element("div", { class: "table-block" }, element("div", { class: "tools" }, tools), frame);
 }
 
+/** A column of a field of the rows, under its own name in the CSV. */
+const field = (title, key, text) => ({ title, csv: key, value: (row) => row[key], text: (value) => text(value) });
+
 function head(c, isNumber, fixed) {
   const words = [c.title, c.unit ? element("span", { class: "unit" }, c.unit) : null];
   const attributes = { scope: "col", role: "columnheader", class: isNumber ? "number" : "" };
