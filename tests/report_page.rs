@@ -200,7 +200,7 @@ fn pictures_are_taken_and_fit_their_width() {
                 json!(theme),
                 "what the user prefers"
             );
-            let most = browser.eval("document.documentElement.scrollWidth").as_u64().expect("a width");
+            let most = number(&mut browser, "document.documentElement.scrollWidth");
             assert!(most <= width, "{name} is {most} pixels wide in a window of {width}");
             fs::write(folder().join(format!("{name}-{width}-{theme}.png")), browser.picture())
                 .expect("a file");
@@ -252,11 +252,20 @@ fn drawing(browser: &mut Browser, figure: &str) -> String {
     browser.eval(&look).as_str().expect("a drawing").to_owned()
 }
 
+fn number(browser: &mut Browser, script: &str) -> u64 {
+    browser.eval(script).as_u64().expect("a number")
+}
+
+/// Numbers the elements in `data-at`, and returns how many there are.
+fn numbered(browser: &mut Browser, elements: &str) -> u64 {
+    let script = format!(
+        "(all => {{ all.forEach((e, at) => e.dataset.at = at); return all.length; }})(document.querySelectorAll('{elements}'))"
+    );
+    number(browser, &script)
+}
+
 fn legend(browser: &mut Browser, figure: &str) {
-    let many = browser
-        .eval(&format!("document.querySelectorAll('{figure} .legend li').length"))
-        .as_u64()
-        .expect("a count");
+    let many = number(browser, &format!("document.querySelectorAll('{figure} .legend li').length"));
     for at in 1..=many {
         let button = format!("{figure} .legend li:nth-child({at}) button");
         let pressed = format!("document.querySelector('{button}').getAttribute('aria-pressed')");
@@ -320,17 +329,12 @@ fn tooltip(browser: &mut Browser, figure: &str) {
 }
 
 fn open_all(browser: &mut Browser) {
-    let many = browser
-        .eval("(() => { const all = document.querySelectorAll('main details'); all.forEach((d, at) => d.dataset.at = \
-               at); return all.length; })()")
-        .as_u64()
-        .expect("a count");
+    let many = numbered(browser, "main details");
     for at in 0..many {
         browser.click(&format!("details[data-at='{at}'] > summary"));
         browser.eval("new Promise(done => setTimeout(done, 0))");
-        let rows =
-            browser.eval(&format!("document.querySelectorAll(\"details[data-at='{at}'] tbody tr\").length"));
-        assert!(rows.as_u64().is_some_and(|rows| rows > 0), "details {at} has no rows");
+        let rows = format!("document.querySelectorAll(\"details[data-at='{at}'] tbody tr\").length");
+        assert!(number(browser, &rows) > 0, "details {at} has no rows");
     }
 }
 
@@ -345,13 +349,7 @@ fn wait_is_shown(browser: &mut Browser) {
 
 /// Checks that every head of every table sorts, in both directions.
 fn sort_all(browser: &mut Browser) {
-    let many = browser
-        .eval(
-            "(() => { const all = document.querySelectorAll('main thead th button'); all.forEach((b, at) => \
-             b.dataset.at = at); return all.length; })()",
-        )
-        .as_u64()
-        .expect("a count");
+    let many = numbered(browser, "main thead th button");
     assert!(many > 20, "{many} columns");
     for at in 0..many {
         let head = format!("thead button[data-at='{at}']");

@@ -61,7 +61,8 @@ pub fn report(sample: &Sample) -> Report {
     let yours = if sample.keep_your_settings { CHOSEN } else { 48 };
     let parts = if sample.tuned {
         json!({
-            "answer": answer(sample.keep_your_settings, yours, iteration, device), "batches": batches(iteration, yours, device),
+            "answer": answer(sample.keep_your_settings, yours, iteration, device),
+            "batches": batches(iteration, yours, device),
             "fit": fit(), "workers": sample.workers.then(|| workers(iteration)), "settings": [],
         })
     } else {
@@ -80,7 +81,8 @@ pub fn report(sample: &Sample) -> Report {
 fn about(sample: &Sample, budget: Bytes) -> Value {
     json!({
         "network": "a-chain", "data": sample.tuned.then_some("32x32x3 images, 10 classes, 50000 samples"), "batch": CHOSEN,
-        "budget_bytes": budget, "device": "a made-up device", "plimsoll": "0.1.0", "commit": sample.tuned.then_some("0123456789ab"),
+        "budget_bytes": budget, "device": "a made-up device", "plimsoll": "0.1.0",
+        "commit": sample.tuned.then_some("0123456789ab"),
         "machine": [["system", "Linux 6.1, x86-64"], ["threads", "16"], ["memory", "125.8 GiB"], ["link", "paced at 5 GB/s"]],
         "command": "plimsoll auto --network sample --budget 4MiB --link 5GB/s", "seed": 1, "unix_seconds": 1_795_000_000,
         "warnings": ["The machine was busy while this was measured: load 3.1 on 2 cores."],
@@ -93,7 +95,8 @@ fn setting(what: &str, batch: u64, iteration: f64, peak: u64, note: Option<&str>
     json!({
         "what": what, "batch": batch, "predicted_iteration_seconds": iteration, "predicted_error": 0.05,
         "iteration_seconds": took(iteration * 1.02), "relative_error": took(0.012), "peak_bytes": peak, "note": note,
-        "samples_per_second": took(batch as f64 / iteration / 1.02), "epoch_seconds": took(5e4 * iteration * 1.02 / batch as f64),
+        "samples_per_second": took(batch as f64 / iteration / 1.02),
+        "epoch_seconds": took(5e4 * iteration * 1.02 / batch as f64),
     })
 }
 
@@ -133,10 +136,13 @@ fn batches(iteration: f64, yours: u64, device: u64) -> Value {
         let (fits, over) = (batch.min(CHOSEN), batch.saturating_sub(CHOSEN / 2));
         json!({
             "batch": batch, "iteration_seconds": time(batch), "epoch_seconds": epoch(batch, time(batch)),
-            "relative_error": 0.05 + batch as f64 * 2e-4, "compute_seconds": iteration * (0.11 + 0.75 * batch as f64 / CHOSEN as f64),
-            "peak_bytes": device * fits / CHOSEN, "at_peak_bytes": device / 2 * fits / CHOSEN, "offloaded_bytes": device / 4 * over / CHOSEN,
+            "relative_error": 0.05 + batch as f64 * 2e-4,
+            "compute_seconds": iteration * (0.11 + 0.75 * batch as f64 / CHOSEN as f64),
+            "peak_bytes": device * fits / CHOSEN, "at_peak_bytes": device / 2 * fits / CHOSEN,
+            "offloaded_bytes": device / 4 * over / CHOSEN,
             "swapping_seconds": 0.3 * iteration * over as f64 / CHOSEN as f64, "recomputed_ops": over / 4,
-            "recomputed_bytes": device / 16 * over / CHOSEN, "recomputing_seconds": 0.02 * iteration * over as f64 / CHOSEN as f64,
+            "recomputed_bytes": device / 16 * over / CHOSEN,
+            "recomputing_seconds": 0.02 * iteration * over as f64 / CHOSEN as f64,
         })
     };
     let measured = [
@@ -147,10 +153,12 @@ fn batches(iteration: f64, yours: u64, device: u64) -> Value {
     ];
     let measured = measured.map(|(batch, what, off)| {
         let took = time(batch) * off;
-        json!({"batch": batch, "what": what, "iteration_seconds": took, "relative_error": 0.012, "epoch_seconds": epoch(batch, took)})
+        json!({"batch": batch, "what": what, "iteration_seconds": took, "relative_error": 0.012,
+            "epoch_seconds": epoch(batch, took)})
     });
     json!({
-        "points": (1..=24).map(|step| point(8 * step)).collect::<Vec<_>>(), "measured": measured, "chosen": CHOSEN, "within": 0.01,
+        "points": (1..=24).map(|step| point(8 * step)).collect::<Vec<_>>(), "measured": measured, "chosen": CHOSEN,
+        "within": 0.01,
         "keeps_all": 64, "largest": 192, "yours": yours, "samples": 50_000, "no_plan": [256, 384],
     })
 }
@@ -182,7 +190,8 @@ fn fit() -> Value {
         })
     };
     let held_out = [(24, true, 1.02), (96, true, 0.985), (192, false, 1.046)].map(|(batch, inside, off)| {
-        json!({"batch": batch, "inside": inside, "predicted_seconds": 2e-4 * f64::from(batch) * off, "measured_seconds": 2e-4 * f64::from(batch)})
+        json!({"batch": batch, "inside": inside, "predicted_seconds": 2e-4 * f64::from(batch) * off,
+            "measured_seconds": 2e-4 * f64::from(batch)})
     });
     let link = [
         ("offload alone", 12.4e9, 9e-6),
@@ -200,8 +209,10 @@ fn policies(iteration: f64, compute: f64, device: u64) -> Value {
     let row = |(policy, paper, factor, again): (&str, &str, Option<f64>, f64)| {
         let moved = if again > 0.2 { 0 } else { device };
         json!({
-            "policy": policy, "paper": paper, "makespan_seconds": factor.map(|factor| iteration * factor), "offloaded_bytes": moved,
-            "prefetched_bytes": moved, "recomputed_bytes": (device as f64 * again) as u64, "recomputed_seconds": compute * again,
+            "policy": policy, "paper": paper, "makespan_seconds": factor.map(|factor| iteration * factor),
+            "offloaded_bytes": moved,
+            "prefetched_bytes": moved, "recomputed_bytes": (device as f64 * again) as u64,
+            "recomputed_seconds": compute * again,
             "stalled_seconds": factor.map_or(0.0, |factor| (iteration * factor - compute * (1.0 + again)).max(0.0)),
             "device_bytes": factor.map(|_| device), "planning_seconds": (policy != "plimsoll").then_some(0.4),
             "note": factor.is_none().then_some("it is short by 1.7 MiB at op7"),
@@ -234,8 +245,10 @@ fn workers(iteration: f64) -> Value {
         "update_seconds": update * 1.01, "exchange_seconds": update - iteration, "predicted_update_seconds": update,
         "without_overlap_seconds": iteration * 1.8, "hidden": (iteration * 1.8 - update) / (iteration * 0.8),
         "bound_seconds": iteration, "samples_per_second": together,
-        "single": {"what": "yours", "batch": 48, "samples_per_second": together / 9.5, "predicted_samples_per_second": together / 9.7, "times": 9.5},
-        "resources": resources.map(|(resource, share)| json!({"resource": resource, "busy_seconds": share * update, "share": share})),
+        "single": {"what": "yours", "batch": 48, "samples_per_second": together / 9.5,
+        "predicted_samples_per_second": together / 9.7, "times": 9.5},
+        "resources": resources.map(|(resource, share)| json!({"resource": resource, "busy_seconds": share * update,
+        "share": share})),
         "scaling": (0..7).map(|power| of(1 << power)).collect::<Vec<_>>(),
     })
 }

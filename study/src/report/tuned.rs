@@ -248,22 +248,20 @@ impl Tuned {
         };
         let yours = self.run("yours").map_or(0, |run| run.batch);
         let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
-        let ways = [
-            over(ACCUMULATED, &format!("with your batch of {yours} accumulated")),
-            over(RECOMPUTED, "with recomputing alone")
-                .map(|words| words.replacen(&format!("{takes} "), "", 1)),
-        ];
-        let ways: Vec<String> = ways.into_iter().flatten().collect();
+        let recomputed = over(RECOMPUTED, "with recomputing alone");
+        let recomputed = recomputed.map(|words| words.replacen(&format!("{takes} "), "", 1));
+        let accumulated = over(ACCUMULATED, &format!("with your batch of {yours} accumulated"));
+        let ways: Vec<String> = accumulated.into_iter().chain(recomputed).collect();
         let ways = (!ways.is_empty()).then(|| ways.join(", and "));
         let words = over("yours", &format!("with your batch of {yours}")).or(ways).or_else(|| {
             let words = over("keeping everything", &format!("with everything kept at batch {keeper}"));
             words.filter(|_| keeper != batch)
         });
         match words {
-            Some(words) if tuning.machine.modelled => {
-                format!("Train with batch {batch}: by the model, {words}")
+            Some(words) => {
+                let how = if tuning.machine.modelled { "by the model" } else { "measured" };
+                format!("Train with batch {batch}: {how}, {words}")
             }
-            Some(words) => format!("Train with batch {batch}: measured, {words}"),
             None if keeper == batch => {
                 format!("Train with batch {batch}, with everything kept on the device")
             }
@@ -345,8 +343,17 @@ impl Tuned {
             recomputed_bytes: c.recomputed_bytes.map(|b| b.0),
             recomputing_seconds: c.recomputing_seconds.0,
         };
-        let mut measured: Vec<BatchMeasured> =
-            runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
+        let ran = |run: &Run| {
+            let figures = run.measured?;
+            Some(BatchMeasured {
+                batch: run.batch,
+                what: run.what.clone(),
+                iteration_seconds: figures.iteration_seconds.0,
+                relative_error: figures.relative_error,
+                epoch_seconds: figures.epoch_seconds.0,
+            })
+        };
+        let mut measured: Vec<BatchMeasured> = runs.iter().filter_map(ran).collect();
         measured.sort_by_key(|one| one.batch);
         Batches {
             points: last.candidates.iter().map(point).collect(),
@@ -411,16 +418,6 @@ const MODELLED: &str = "Nothing here was measured: the device is not here, and a
 
 /// Advice in a report if a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
-
-fn ran(run: &Run, figures: Figures) -> BatchMeasured {
-    BatchMeasured {
-        batch: run.batch,
-        what: run.what.clone(),
-        iteration_seconds: figures.iteration_seconds.0,
-        relative_error: figures.relative_error,
-        epoch_seconds: figures.epoch_seconds.0,
-    }
-}
 
 /// Returns how well the model fits the measurements.
 fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Error> {

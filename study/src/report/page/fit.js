@@ -49,14 +49,7 @@ const sampleColumns = [
   { title: "measured", csv: "measured_seconds", value: (s) => s.measured, text: (v) => seconds(v) },
   { title: "off by", csv: "off", value: (s) => offBy(s.measured, s.predicted), text: (v) => percent(v, true) },
 ];
-const sampleTip = (s) =>
-  tip(s.op, [
-    ["layer type", s.kind],
-    ["batch", count(s.batch)],
-    ["predicted", seconds(s.predicted)],
-    ["measured", seconds(s.measured)],
-    ["off by", percent(offBy(s.measured, s.predicted), true)],
-  ]);
+const sampleTip = (s) => tip(s.op, readings(sampleColumns.slice(1), s));
 
 function timeLog(colours, range, name, more) {
   return axis(colours, { type: "log", ...range, name, axisLabel: { formatter: (v) => seconds(v, 1), hideOverlap: true, showMinLabel: false, showMaxLabel: false }, ...more });

@@ -39,7 +39,7 @@ function workers() {
         { title: `times one worker, ${single ? single.what : "as here"}`, csv: "times_single", value: (s) => s.samples_per_second / one(w), text: (v) => digits(v, 3) },
       ],
       w.scaling,
-      { label: "How it scales", mark: (s) => (s.workers === w.workers ? "chosen" : "") },
+      { label: "How it scales" },
     ),
     element(
       "p",
