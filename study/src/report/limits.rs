@@ -29,7 +29,6 @@ impl Limits {
         let totals = predicted.totals(trace, schedule);
         let makespan = predicted.makespan();
         let share = |seconds: Seconds| if makespan.0 > 0.0 { seconds / makespan } else { 0.0 };
-        let part = |seconds: Seconds| percent(share(seconds));
         let [compute, out, back] = Stream::ALL.map(|stream| totals.busy[stream.index()]);
         let first = compute - totals.recomputed;
         // Waits of compute, and transfers that go on after its end.
@@ -41,11 +40,11 @@ impl Limits {
             .peak()
             .map_or(("", Bytes::ZERO), |(op, bytes)| (trace.ops[op.index()].name.as_str(), bytes));
         let verdict = if share(waits) < LITTLE && share(again) < LITTLE {
-            format!("computing: it takes {} of the iteration", part(first))
+            format!("computing: it takes {} of the iteration", percent(share(first)))
         } else if waits >= again {
-            format!("the link: compute waits {waits} for it, {} of the iteration", part(waits))
+            format!("the link: compute waits {waits} for it, {} of the iteration", percent(share(waits)))
         } else {
-            format!("the budget: {again} go to recomputing ops, {} of the iteration", part(again))
+            format!("the budget: {again} go to recomputing ops, {} of the iteration", percent(share(again)))
         };
         let short = if needs <= budget {
             format!("keeping everything takes {needs}, which fits the budget of {budget}")
@@ -56,18 +55,18 @@ impl Limits {
         let link = if moves {
             format!(
                 "busy {} of the time out and {} back; compute waits {waits} ({}) for it",
-                part(out),
-                part(back),
-                part(waits)
+                percent(share(out)),
+                percent(share(back)),
+                percent(share(waits))
             )
         } else {
             "nothing is moved".to_owned()
         };
         Limits {
             verdict,
-            budget: format!("{short}; recomputing ops takes {again} ({})", part(again)),
+            budget: format!("{short}; recomputing ops takes {again} ({})", percent(share(again))),
             link,
-            compute: format!("{first} of {makespan} ({})", part(first)),
+            compute: format!("{first} of {makespan} ({})", percent(share(first))),
         }
     }
 }
