@@ -7,13 +7,11 @@ use crate::files::read_valid;
 use crate::output::{Cell, Facts, Table};
 use crate::verbs::profile::how_known;
 use crate::verbs::tune::{busiest, caution, precision_of};
-use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::search_log::{SearchLog, SearchStep, StepResult};
 use plimsoll_ir::simulate::Timeline;
-use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
-use plimsoll_study::report::explain::{Explanation, LayerExplained, OpRun, TensorExplained, Transfer};
+use plimsoll_study::report::explain::{CommandRun, Explanation, LayerExplained, TensorExplained};
 use plimsoll_study::report::gather::Subject;
 use plimsoll_study::report::workers::workers;
 use plimsoll_study::report::{Layer, Tuned, rule_in_words};
@@ -118,7 +116,10 @@ fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> 
         }));
     };
     let LayerExplained { layer, ops, tensors, transfers } = explained;
-    Ok(vec![of_layer(layer), of_ops(ops), of_tensors(tensors), of_transfers(transfers)])
+    let ops = of_runs("ops", &[("op", "op"), ("phase", "phase")], ops);
+    let transfers =
+        of_runs("commands", &[("command", "command"), ("stream", "stream"), ("bytes", "bytes")], transfers);
+    Ok(vec![of_layer(layer), ops, of_tensors(tensors), transfers])
 }
 
 /// Table of the iteration and its limits.
@@ -189,23 +190,15 @@ fn of_layer(layer: &Layer) -> Table {
     )
 }
 
-fn of_ops(ops: Vec<OpRun>) -> Table {
-    let columns = [
-        ("op", "op"),
-        ("phase", "phase"),
-        ("start", "start"),
-        ("seconds", "predicted"),
-        ("measured_seconds", "measured"),
-    ];
-    let mut table = Table::new("ops", &columns);
-    for OpRun { op, phase, start, predicted, measured } in ops {
-        let phase = match phase {
-            None => "recomputed",
-            Some(Phase::Forward) => "forward",
-            Some(Phase::Backward) => "backward",
-            Some(Phase::Update) => "update",
-        };
-        table.rows.push(vec![op.into(), phase.into(), start.into(), predicted.into(), measured.into()]);
+/// The runs of ops or transfers, under these heads and those of their times.
+fn of_runs(key: &'static str, heads: &[(&'static str, &'static str)], runs: Vec<CommandRun>) -> Table {
+    let times = [("start", "start"), ("seconds", "predicted"), ("measured_seconds", "measured")];
+    let mut table = Table::new(key, &[heads, &times].concat());
+    for CommandRun { name, what, bytes, start, predicted, measured } in runs {
+        let mut row = vec![name.into(), what.into(), bytes.into()];
+        row.truncate(heads.len());
+        row.extend([start.into(), predicted.into(), measured.into()]);
+        table.rows.push(row);
     }
     table
 }
@@ -215,30 +208,6 @@ fn of_tensors(tensors: Vec<TensorExplained>) -> Table {
     let mut table = Table::new("tensors", &columns);
     for TensorExplained { tensor, bytes, decision, reason } in tensors {
         table.rows.push(vec![tensor.into(), bytes.into(), decision.into(), reason.into()]);
-    }
-    table
-}
-
-fn of_transfers(transfers: Vec<Transfer>) -> Table {
-    let columns = [
-        ("command", "command"),
-        ("stream", "stream"),
-        ("bytes", "bytes"),
-        ("start", "start"),
-        ("seconds", "predicted"),
-        ("measured_seconds", "measured"),
-    ];
-    let mut table = Table::new("commands", &columns);
-    for Transfer { command, stream, bytes, start, predicted, measured } in transfers {
-        let stream = if stream == Stream::Offload { "swap-out" } else { "swap-in" };
-        table.rows.push(vec![
-            command.into(),
-            stream.into(),
-            bytes.into(),
-            start.into(),
-            predicted.into(),
-            measured.into(),
-        ]);
     }
     table
 }

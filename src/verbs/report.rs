@@ -107,10 +107,7 @@ pub fn keep_training(study: &Study, trained: &Trained) {
     if !study.tuning().exists() {
         return;
     }
-    let kept = match Tuned::read(study) {
-        Ok(mut tuned) => tuned.add_training(study, trained),
-        Err(error) => Err(error),
-    };
+    let kept = Tuned::read(study).and_then(|mut tuned| tuned.add_training(study, trained));
     if let Err(error) = kept {
         tracing::warn!("the study's report will not show this training: {error}");
     }

@@ -388,7 +388,7 @@ pub struct Residencies {
 }
 
 /// One layer's line of the table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Layer {
     /// Its name.
     pub layer: String,
@@ -433,7 +433,7 @@ pub struct Fit {
 }
 
 /// One layer type, columns of one length.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FitKind {
     /// Such as `conv2d forward`.
     pub kind: String,

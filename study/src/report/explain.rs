@@ -26,20 +26,22 @@ pub struct LayerExplained<'a> {
     /// Its times, its activations, their fate and the reasons.
     pub layer: &'a Layer,
     /// All runs of its ops, in the order of the schedule.
-    pub ops: Vec<OpRun>,
+    pub ops: Vec<CommandRun>,
     /// Activations that the backward pass needs.
     pub tensors: Vec<TensorExplained>,
     /// Transfers of these activations, by their predicted start.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<CommandRun>,
 }
 
-/// One run of an op.
+/// One run of an op, or one transfer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OpRun {
-    /// Name of the op.
-    pub op: String,
-    /// Pass of the op; `None` if it is recomputed.
-    pub phase: Option<Phase>,
+pub struct CommandRun {
+    /// Name of the op, or description of the transfer.
+    pub name: String,
+    /// Pass of the op, or `recomputed`; of a transfer `swap-out` or `swap-in`.
+    pub what: &'static str,
+    /// Bytes moved; 0 for an op.
+    pub bytes: Bytes,
     /// Predicted start.
     pub start: Seconds,
     /// Predicted seconds.
@@ -59,23 +61,6 @@ pub struct TensorExplained {
     pub decision: String,
     /// Reason, with the numbers that decided.
     pub reason: String,
-}
-
-/// A transfer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Transfer {
-    /// Description of the transfer.
-    pub command: String,
-    /// Stream of the transfer.
-    pub stream: Stream,
-    /// Bytes moved.
-    pub bytes: Bytes,
-    /// Predicted start.
-    pub start: Seconds,
-    /// Predicted seconds.
-    pub predicted: Seconds,
-    /// Measured seconds, if measured.
-    pub measured: Option<Seconds>,
 }
 
 impl<'a> Explanation<'a> {
@@ -122,17 +107,37 @@ impl<'a> Explanation<'a> {
     /// Returns the details of a layer; `None` if the trace has no layer of this name.
     pub fn layer(&self, name: &str) -> Option<LayerExplained<'_>> {
         let layer = self.layers.iter().find(|layer| layer.layer == name)?;
+        let Subject { trace, schedule, .. } = self.subject;
         let iteration = self.iteration();
         let fates: Vec<&Fate> = iteration.fates.iter().filter(|fate| self.layer_of(fate) == name).collect();
         let tensors = fates.iter().map(|fate| TensorExplained {
-            tensor: self.subject.trace.tensors[fate.tensor.index()].name.clone(),
+            tensor: trace.tensors[fate.tensor.index()].name.clone(),
             bytes: fate.bytes,
             decision: fate.decision.words(),
             reason: iteration.reason(&[fate]),
         });
-        let tensors = tensors.collect();
-        let transfers = self.transfers(&iteration, &fates);
-        Some(LayerExplained { layer, ops: self.ops(name), tensors, transfers })
+        let run = |id: CommandId, name: String, what| CommandRun {
+            name,
+            what,
+            bytes: Bytes(iteration.moved_bytes(id)),
+            start: self.predicted.spans[id.index()].start,
+            predicted: iteration.seconds(id),
+            measured: self.subject.measured.map(|timeline| timeline.spans[id.index()].seconds()),
+        };
+        let ops = schedule.numbered_commands().filter_map(|(id, command)| {
+            let Command::Compute { op, again, .. } = command else { return None };
+            let op = &trace.ops[op.index()];
+            let what = if *again { "recomputed" } else { phase_words(op.phase) };
+            (op.layer == name).then(|| run(id, op.name.clone(), what))
+        });
+        let transfers = fates.iter().flat_map(|fate| &fate.transfers).map(|id| {
+            let command = &schedule.commands[id.index()];
+            let what = if command.stream() == Stream::Offload { "swap-out" } else { "swap-in" };
+            run(*id, describe(trace, command), what)
+        });
+        let mut transfers: Vec<CommandRun> = transfers.collect();
+        transfers.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        Some(LayerExplained { layer, ops: ops.collect(), tensors: tensors.collect(), transfers })
     }
 
     fn iteration(&self) -> Iteration<'_> {
@@ -160,45 +165,14 @@ impl<'a> Explanation<'a> {
         }
         costs
     }
+}
 
-    fn measured(&self, id: CommandId) -> Option<Seconds> {
-        self.subject.measured.map(|timeline| timeline.spans[id.index()].seconds())
-    }
-
-    fn ops(&self, layer: &str) -> Vec<OpRun> {
-        let Subject { trace, schedule, .. } = self.subject;
-        let runs = schedule.numbered_commands().filter_map(|(id, command)| {
-            let Command::Compute { op, again, .. } = command else { return None };
-            let op = &trace.ops[op.index()];
-            let span = self.predicted.spans[id.index()];
-            (op.layer == layer).then(|| OpRun {
-                op: op.name.clone(),
-                phase: (!again).then_some(op.phase),
-                start: span.start,
-                predicted: span.seconds(),
-                measured: self.measured(id),
-            })
-        });
-        runs.collect()
-    }
-
-    fn transfers(&self, iteration: &Iteration<'_>, fates: &[&Fate]) -> Vec<Transfer> {
-        let Subject { trace, schedule, .. } = self.subject;
-        let moves = fates.iter().flat_map(|fate| fate.transfers.iter().copied());
-        let transfers = moves.map(|id| {
-            let command = &schedule.commands[id.index()];
-            Transfer {
-                command: describe(trace, command),
-                stream: command.stream(),
-                bytes: Bytes(iteration.moved_bytes(id)),
-                start: self.predicted.spans[id.index()].start,
-                predicted: iteration.seconds(id),
-                measured: self.measured(id),
-            }
-        });
-        let mut transfers: Vec<Transfer> = transfers.collect();
-        transfers.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
-        transfers
+/// Returns the name of a pass.
+pub(super) fn phase_words(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Forward => "forward",
+        Phase::Backward => "backward",
+        Phase::Update => "update",
     }
 }
 
@@ -219,7 +193,7 @@ mod tests {
         let explained = explanation.layer(&dearest.layer).expect("it is one of the layers");
         let moving: Seconds = explained.transfers.iter().map(|transfer| transfer.predicted).sum();
         let again: Seconds =
-            explained.ops.iter().filter(|op| op.phase.is_none()).map(|op| op.predicted).sum();
+            explained.ops.iter().filter(|op| op.what == "recomputed").map(|op| op.predicted).sum();
         assert!(moving + again > Seconds::ZERO && moving + again <= cost * 1.000001);
         assert!(!explained.tensors.is_empty());
         assert!(explanation.layer("no such layer").is_none());

@@ -291,21 +291,7 @@ pub fn layers(
 }
 
 fn empty_layer(name: &str, kind: &str) -> Layer {
-    Layer {
-        layer: name.to_owned(),
-        kind: kind.to_owned(),
-        forward_seconds: 0.0,
-        backward_seconds: 0.0,
-        measured_seconds: None,
-        feature_map_bytes: 0,
-        decision: String::new(),
-        reason: String::new(),
-        offloaded_bytes: 0,
-        recomputed_bytes: 0,
-        recomputed_seconds: 0.0,
-        transfer_seconds: 0.0,
-        slack_seconds: 0.0,
-    }
+    Layer { layer: name.to_owned(), kind: kind.to_owned(), ..Layer::default() }
 }
 
 /// Fills in the fate of a layer's activations, and the reasons.

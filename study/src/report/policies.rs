@@ -5,10 +5,11 @@
 
 use crate::error::{Error, Kind};
 use crate::report::data::{Policies, PolicyRow};
-use plimsoll_ir::Seconds;
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::tuning::{Comparison, PolicyRun};
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::time::{Duration, Instant};
@@ -21,91 +22,103 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 pub fn compare(
     trace: &Trace,
     schedule: &Schedule,
-    own: (&str, &str),
+    own: &str,
     limit: Duration,
     stop: &dyn Fn() -> bool,
-) -> Result<Policies, Error> {
+) -> Result<Comparison, Error> {
     let begun = Instant::now();
     let expired = || begun.elapsed() >= limit || stop();
     let limits = Limits { evaluations: None, expired: Some(&expired) };
     let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
-    let mut rows = vec![row(own, trace, schedule, &simulate(trace, schedule), None)];
+    let mut rows = vec![row(own, trace, schedule, None)];
     // The schedule's own row stands for its policy; if it is the planner's or unknown, the planner is not run again.
-    let ours = own.0 != Policy::Accudnn { as_printed: false }.name();
+    let ours = own != Policy::Accudnn { as_printed: false }.name();
     // The policy that trains for seconds comes last, in the time left.
     let all = Policy::ALL.into_iter().chain([Policy::Dqn]);
-    let others = all.filter(|p| p.name() != own.0 && !(ours && *p == Policy::Plimsoll));
+    let others = all.filter(|p| p.name() != own && !(ours && *p == Policy::Plimsoll));
     for policy in others {
-        let names = (policy.name(), paper(policy));
         if expired() {
             let note =
                 format!("not planned: the {} for all policies were over", Seconds(limit.as_secs_f64()));
-            rows.push(without(names, note, None));
+            rows.push(without(policy.name(), note, None));
             continue;
         }
         let start = Instant::now();
         let request =
             PlanRequest { limits, ..PlanRequest::new(schedule.budget_bytes, schedule.link, policy) };
         let outcome = plan(trace, &request)?;
-        let planning = Some(start.elapsed().as_secs_f64());
+        let planning = Some(Seconds(start.elapsed().as_secs_f64()));
         rows.push(match &outcome {
-            Outcome::Planned(made) => {
-                row(names, trace, &made.schedule, &simulate(trace, &made.schedule), planning)
-            }
-            Outcome::Infeasible(witness) => without(names, witness.to_string(), planning),
+            Outcome::Planned(made) => row(policy.name(), trace, &made.schedule, planning),
+            Outcome::Infeasible(witness) => without(policy.name(), witness.to_string(), planning),
         });
     }
     if stop() {
         return Err(Error::new(Kind::Interrupted, "stopped while comparing policies for the report"));
     }
     // Equal results stay in the order of the policies.
-    let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
+    let seconds = |row: &PolicyRun| row.makespan_seconds.map_or(f64::INFINITY, |s| s.0);
     rows.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    let compute_seconds = trace.fastest_seconds().0;
-    Ok(Policies { bound_seconds: bound.0, compute_seconds, rows })
+    Ok(Comparison { bound_seconds: bound, compute_seconds: trace.fastest_seconds(), rows })
 }
 
-fn row(
-    (policy, paper): (&str, &str),
-    trace: &Trace,
-    schedule: &Schedule,
-    timeline: &Timeline,
-    planning_seconds: Option<f64>,
-) -> PolicyRow {
+fn row(policy: &str, trace: &Trace, schedule: &Schedule, planning_seconds: Option<Seconds>) -> PolicyRun {
+    let timeline = simulate(trace, schedule);
     let totals = timeline.totals(trace, schedule);
-    PolicyRow {
+    PolicyRun {
         policy: policy.to_owned(),
-        paper: paper.to_owned(),
-        makespan_seconds: Some(timeline.makespan().0),
-        offloaded_bytes: totals.offloaded.0,
-        prefetched_bytes: totals.prefetched.0,
-        recomputed_bytes: Some(totals.recomputed_bytes.0),
-        recomputed_seconds: totals.recomputed.0,
-        stalled_seconds: totals.stalled[0].0,
-        device_bytes: Some((trace.resident_bytes + schedule.pool_bytes).0),
+        makespan_seconds: Some(timeline.makespan()),
+        offloaded_bytes: totals.offloaded,
+        prefetched_bytes: totals.prefetched,
+        recomputed_bytes: Some(totals.recomputed_bytes),
+        recomputed_seconds: totals.recomputed,
+        stalled_seconds: totals.stalled[0],
+        device_bytes: Some(trace.resident_bytes + schedule.pool_bytes),
         planning_seconds,
         note: None,
     }
 }
 
-fn without((policy, paper): (&str, &str), note: String, planning_seconds: Option<f64>) -> PolicyRow {
-    PolicyRow {
+fn without(policy: &str, note: String, planning_seconds: Option<Seconds>) -> PolicyRun {
+    PolicyRun {
         policy: policy.to_owned(),
-        paper: paper.to_owned(),
         makespan_seconds: None,
-        offloaded_bytes: 0,
-        prefetched_bytes: 0,
-        recomputed_bytes: Some(0),
-        recomputed_seconds: 0.0,
-        stalled_seconds: 0.0,
+        offloaded_bytes: Bytes::ZERO,
+        prefetched_bytes: Bytes::ZERO,
+        recomputed_bytes: Some(Bytes::ZERO),
+        recomputed_seconds: Seconds::ZERO,
+        stalled_seconds: Seconds::ZERO,
         device_bytes: None,
         planning_seconds,
         note: Some(note),
     }
 }
 
+impl From<&Comparison> for Policies {
+    fn from(all: &Comparison) -> Policies {
+        let row = |row: &PolicyRun| PolicyRow {
+            policy: row.policy.clone(),
+            paper: row.policy.parse().map_or("", paper).to_owned(),
+            makespan_seconds: row.makespan_seconds.map(|s| s.0),
+            offloaded_bytes: row.offloaded_bytes.0,
+            prefetched_bytes: row.prefetched_bytes.0,
+            recomputed_bytes: row.recomputed_bytes.map(|b| b.0),
+            recomputed_seconds: row.recomputed_seconds.0,
+            stalled_seconds: row.stalled_seconds.0,
+            device_bytes: row.device_bytes.map(|b| b.0),
+            planning_seconds: row.planning_seconds.map(|s| s.0),
+            note: row.note.clone(),
+        };
+        Policies {
+            bound_seconds: all.bound_seconds.0,
+            compute_seconds: all.compute_seconds.0,
+            rows: all.rows.iter().map(row).collect(),
+        }
+    }
+}
+
 /// Returns the source of a policy.
-pub fn paper(policy: Policy) -> &'static str {
+fn paper(policy: Policy) -> &'static str {
     match policy {
         Policy::Keep => "",
         Policy::Naive | Policy::Accudnn { as_printed: false } => "AccUDNN",
@@ -139,7 +152,7 @@ mod tests {
         let request = PlanRequest::new(Bytes(1 << 30), Link::symmetric(BytesPerSecond(1e9)), Policy::Keep);
         let Ok(Outcome::Planned(made)) = plan(&trace, &request) else { panic!("everything fits") };
         let compared = |limit: Duration, stop: &dyn Fn() -> bool| {
-            compare(&trace, &made.schedule, ("this schedule", ""), limit, stop)
+            compare(&trace, &made.schedule, "this schedule", limit, stop)
         };
         let stopped = compared(TIME_LIMIT, &|| true).expect_err("it was stopped");
         assert_eq!(stopped.kind, Kind::Interrupted, "{stopped}");

@@ -16,6 +16,7 @@ use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Share of the pool below which an activation is called small.
@@ -157,29 +158,23 @@ impl<'a> Iteration<'a> {
         let of = |which: fn(&Decision) -> bool| -> Vec<&Fate> {
             maps.iter().copied().filter(|fate| which(&fate.decision)).collect()
         };
-        let groups = [
+        let mut groups = vec![
             (of(|d| d.kept && !d.swapped && !d.recomputed), Iteration::kept as fn(&Self, &[&Fate]) -> String),
             (of(|d| d.swapped), Iteration::swapped),
             (of(|d| d.recomputed), Iteration::recomputed),
         ];
-        let mixed = groups.iter().filter(|(group, _)| !group.is_empty()).count() > 1;
-        let mut words = Vec::new();
-        for (group, say) in groups.iter().filter(|(group, _)| !group.is_empty()) {
-            let said = say(self, group);
-            let of = format!(" ({} of {} maps): ", group.len(), maps.len());
-            words.push(if mixed && maps.len() > 1 { said.replacen(": ", &of, 1) } else { said });
-        }
+        groups.retain(|(group, _)| !group.is_empty());
+        let mixed = groups.len() > 1 && maps.len() > 1;
+        let said = groups.iter().map(|(group, say)| match say(self, group) {
+            said if mixed => said.replacen(": ", &format!(" ({} of {} maps): ", group.len(), maps.len()), 1),
+            said => said,
+        });
+        let mut words: Vec<String> = said.collect();
         // Tensors of the backward pass have their own gaps.
-        let gradients = |fate: &&Fate| fate.decision.swapped;
-        let others: Vec<&Fate> = others.into_iter().filter(gradients).collect();
+        let others: Vec<&Fate> = others.into_iter().filter(|fate| fate.decision.swapped).collect();
         if !others.is_empty() {
-            let said = self.swapped(&others);
-            let of = if others.len() == 1 {
-                " (a gradient): ".to_owned()
-            } else {
-                format!(" ({} gradients): ", others.len())
-            };
-            words.push(said.replacen(": ", &of, 1));
+            let of = if others.len() == 1 { "a gradient" } else { &format!("{} gradients", others.len()) };
+            words.push(self.swapped(&others).replacen(": ", &format!(" ({of}): "), 1));
         }
         words.join("; ")
     }
@@ -238,26 +233,25 @@ impl<'a> Iteration<'a> {
 
     fn swapped(&self, group: &[&Fate]) -> String {
         let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
-        let transfers = || group.iter().flat_map(|fate| &fate.transfers).copied();
-        let direction = |stream: Stream| {
-            transfers().filter(move |id| self.schedule.commands[id.index()].stream() == stream)
-        };
-        let seconds = |stream| -> Seconds { direction(stream).map(|id| self.seconds(id)).sum() };
-        let bytes =
-            |stream| -> u64 { direction(stream).map(|id| self.moved_bytes(id)).fold(0, u64::saturating_add) };
-        let (out, back) = (bytes(Stream::Offload), bytes(Stream::Prefetch));
+        let transfers: Vec<CommandId> = group.iter().flat_map(|fate| &fate.transfers).copied().collect();
+        let sums = [Stream::Offload, Stream::Prefetch].map(|stream| {
+            let of = |id: &&CommandId| self.schedule.commands[id.index()].stream() == stream;
+            let ids = || transfers.iter().filter(of);
+            let bytes = ids().map(|id| self.moved_bytes(*id)).fold(0, u64::saturating_add);
+            (Bytes(bytes), ids().map(|id| self.seconds(*id)).sum::<Seconds>())
+        });
+        let [(out, leaving), (back, returning)] = sums;
         let partly = group.iter().any(|fate| fate.decision.kept);
         let mut words = if partly {
-            format!("partly swapped: {} of {whole} leave", Bytes(out))
+            format!("partly swapped: {out} of {whole} leave in {leaving}")
         } else {
-            format!("swapped: {} leave", Bytes(out))
+            format!("swapped: {out} leave in {leaving}")
         };
-        words += &format!(" in {}", seconds(Stream::Offload));
         if back == out {
-            words += &format!(" and return in {}", seconds(Stream::Prefetch));
-        } else if back > 0 {
+            words += &format!(" and return in {returning}");
+        } else if back > Bytes::ZERO {
             // One host copy serves several gaps, and recomputed bytes need not return.
-            words += &format!(" and {} return in {}", Bytes(back), seconds(Stream::Prefetch));
+            words += &format!(" and {back} return in {returning}");
         }
         words += &format!(", the slack is {}", self.slack(common(group)));
         let gaps = group.iter().map(|fate| self.returns(fate)).max().unwrap_or(0);
@@ -273,43 +267,37 @@ impl<'a> Iteration<'a> {
 
     /// Returns how often an activation returns: the most prefetches of one of its bytes.
     fn returns(&self, fate: &Fate) -> usize {
-        let pieces = fate.transfers.iter().map(|id| &self.schedule.commands[id.index()]);
-        let pieces: Vec<Range<u64>> = pieces
-            .filter(|command| command.stream() == Stream::Prefetch)
-            .filter_map(|command| moved(self.trace, command).map(|(_, piece)| piece))
-            .collect();
+        let pieces = pieces(self.trace, self.schedule, &fate.transfers, Stream::Prefetch);
         pieces.iter().map(|p| pieces.iter().filter(|q| q.contains(&p.start)).count()).max().unwrap_or(0)
     }
 
     fn recomputed(&self, group: &[&Fate]) -> String {
         let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
         // One run may make several activations.
-        let mut runs: Vec<CommandId> = group.iter().flat_map(|fate| &fate.again).copied().collect();
-        runs.sort_unstable();
-        runs.dedup();
+        let runs: BTreeSet<CommandId> = group.iter().flat_map(|fate| &fate.again).copied().collect();
         let seconds: Seconds = runs.iter().map(|id| self.seconds(*id)).sum();
         let [out, back] = self.transfers(group);
-        let others = self.made_for_others(group, &runs);
-        let times = group.iter().map(|fate| self.times(fate)).max().unwrap_or(1);
-        let often = if times > 1 { format!(" {times} times") } else { String::new() };
         let moving = out + back;
-        let others =
-            if others > Bytes::ZERO { format!(", and {others} that others use") } else { String::new() };
+        let often = match group.iter().map(|fate| self.times(fate)).max() {
+            Some(times @ 2..) => format!(" {times} times"),
+            _ => String::new(),
+        };
+        let others = match self.made_for_others(group, &runs) {
+            Bytes::ZERO => String::new(),
+            others => format!(", and {others} that others use"),
+        };
         format!("recomputed: {seconds} to make {whole} again{often}{others}; moving it would take {moving}")
     }
 
     /// Returns the bytes of other tensors that these runs also make, if those are read.
-    fn made_for_others(&self, group: &[&Fate], runs: &[CommandId]) -> Bytes {
+    fn made_for_others(&self, group: &[&Fate], runs: &BTreeSet<CommandId>) -> Bytes {
+        let made = runs.iter().flat_map(|id| match self.schedule.commands[id.index()] {
+            Command::Compute { op, .. } => &self.trace.ops[op.index()].writes[..],
+            _ => &[],
+        });
         let counts =
             |t: &&TensorId| self.recomputed[t.index()] && !group.iter().any(|fate| fate.tensor == **t);
-        let mut others: Vec<TensorId> = Vec::new();
-        for id in runs {
-            if let Command::Compute { op, .. } = self.schedule.commands[id.index()] {
-                others.extend(self.trace.ops[op.index()].writes.iter().filter(counts));
-            }
-        }
-        others.sort_unstable();
-        others.dedup();
+        let others: BTreeSet<&TensorId> = made.filter(counts).collect();
         others.iter().map(|t| self.trace.tensors[t.index()].bytes).sum()
     }
 
@@ -493,12 +481,16 @@ fn next_ops(schedule: &Schedule, ops: usize) -> Vec<usize> {
     all
 }
 
+/// Returns the pieces that those of the transfers move that run on this stream.
+fn pieces(trace: &Trace, schedule: &Schedule, transfers: &[CommandId], stream: Stream) -> Vec<Range<u64>> {
+    let commands = transfers.iter().map(|id| &schedule.commands[id.index()]);
+    let of_stream = commands.filter(|command| command.stream() == stream);
+    of_stream.filter_map(|command| moved(trace, command).map(|(_, piece)| piece)).collect()
+}
+
 /// Returns how many bytes of a tensor its offloads copy, each counted once.
 fn outside(trace: &Trace, schedule: &Schedule, transfers: &[CommandId]) -> u64 {
-    let commands = transfers.iter().map(|id| &schedule.commands[id.index()]);
-    let out = commands.filter(|command| command.stream() == Stream::Offload);
-    let mut pieces: Vec<Range<u64>> =
-        out.filter_map(|command| moved(trace, command).map(|(_, piece)| piece)).collect();
+    let mut pieces = pieces(trace, schedule, transfers, Stream::Offload);
     pieces.sort_by_key(|piece| piece.start);
     let (mut end, mut sum) = (0, 0);
     for piece in pieces {

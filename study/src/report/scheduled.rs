@@ -50,7 +50,7 @@ pub fn of_schedule(
     limit: Duration,
     stop: &dyn Fn() -> bool,
 ) -> Result<Report, Error> {
-    let policies = compare(trace, schedule, (OWN, ""), limit, stop)?;
+    let policies = compare(trace, schedule, OWN, limit, stop)?;
     let about = About {
         network: trace.name.clone(),
         data: known.data,
@@ -67,5 +67,5 @@ pub fn of_schedule(
         warnings: known.warnings,
     };
     let subject = Subject { trace, schedule, measured: known.timeline.as_ref() };
-    Ok(Report { settings: known.settings, ..subject.report(policies, about) })
+    Ok(Report { settings: known.settings, ..subject.report((&policies).into(), about) })
 }

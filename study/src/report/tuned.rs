@@ -6,21 +6,19 @@
 use crate::error::Error;
 use crate::folder::{Study, check_valid, name};
 use crate::report::data::{
-    About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
-    PolicyRow, Report, Setting,
+    About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Report, Setting,
 };
-use crate::report::explain::Explanation;
+use crate::report::explain::{Explanation, phase_words};
 use crate::report::gather::{Names, Subject};
-use crate::report::policies::paper;
 use crate::report::reasons::percent;
 use crate::report::workers::workers;
 use crate::training::Trained;
 use crate::tuning::{ACCUMULATED, RECOMPUTED, missed, run_missed};
 use plimsoll_ir::config::{Config, Figures, LearningRate, LearningRateRule};
 use plimsoll_ir::profile::{Profile, Rate, TransferSample};
-use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::schedule::{Duplex, Schedule};
 use plimsoll_ir::simulate::Timeline;
-use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
+use plimsoll_ir::trace::{Op, Trace, TraceKind};
 use plimsoll_ir::tuning::{NoiseScale, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
@@ -107,7 +105,7 @@ impl Tuned {
     /// Returns the report.
     pub fn report(&self) -> Result<Report, Error> {
         let Tuned { tuning, profile, .. } = self;
-        let mut report = self.iteration().report(self.policies(), self.about());
+        let mut report = self.iteration().report((&tuning.policies).into(), self.about());
         report.answer = Some(self.answer()?);
         report.batches = Some(self.batches());
         report.workers = workers(&self.config, tuning);
@@ -250,22 +248,20 @@ impl Tuned {
         };
         let yours = self.run("yours").map_or(0, |run| run.batch);
         let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
-        let ways = [
-            over(ACCUMULATED, &format!("with your batch of {yours} accumulated")),
-            over(RECOMPUTED, "with recomputing alone")
-                .map(|words| words.replacen(&format!("{takes} "), "", 1)),
-        ];
-        let ways: Vec<String> = ways.into_iter().flatten().collect();
+        let recomputed = over(RECOMPUTED, "with recomputing alone");
+        let recomputed = recomputed.map(|words| words.replacen(&format!("{takes} "), "", 1));
+        let accumulated = over(ACCUMULATED, &format!("with your batch of {yours} accumulated"));
+        let ways: Vec<String> = accumulated.into_iter().chain(recomputed).collect();
         let ways = (!ways.is_empty()).then(|| ways.join(", and "));
         let words = over("yours", &format!("with your batch of {yours}")).or(ways).or_else(|| {
             let words = over("keeping everything", &format!("with everything kept at batch {keeper}"));
             words.filter(|_| keeper != batch)
         });
         match words {
-            Some(words) if tuning.machine.modelled => {
-                format!("Train with batch {batch}: by the model, {words}")
+            Some(words) => {
+                let how = if tuning.machine.modelled { "by the model" } else { "measured" };
+                format!("Train with batch {batch}: {how}, {words}")
             }
-            Some(words) => format!("Train with batch {batch}: measured, {words}"),
             None if keeper == batch => {
                 format!("Train with batch {batch}, with everything kept on the device")
             }
@@ -347,8 +343,17 @@ impl Tuned {
             recomputed_bytes: c.recomputed_bytes.map(|b| b.0),
             recomputing_seconds: c.recomputing_seconds.0,
         };
-        let mut measured: Vec<BatchMeasured> =
-            runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
+        let ran = |run: &Run| {
+            let figures = run.measured?;
+            Some(BatchMeasured {
+                batch: run.batch,
+                what: run.what.clone(),
+                iteration_seconds: figures.iteration_seconds.0,
+                relative_error: figures.relative_error,
+                epoch_seconds: figures.epoch_seconds.0,
+            })
+        };
+        let mut measured: Vec<BatchMeasured> = runs.iter().filter_map(ran).collect();
         measured.sort_by_key(|one| one.batch);
         Batches {
             points: last.candidates.iter().map(point).collect(),
@@ -360,28 +365,6 @@ impl Tuned {
             yours: self.config.learning_rate.base_batch,
             samples: asked.samples,
             no_plan: last.no_plan.clone(),
-        }
-    }
-
-    fn policies(&self) -> Policies {
-        let all = &self.tuning.policies;
-        let row = |row: &plimsoll_ir::tuning::PolicyRun| PolicyRow {
-            policy: row.policy.clone(),
-            paper: row.policy.parse().map_or("", paper).to_owned(),
-            makespan_seconds: row.makespan_seconds.map(|s| s.0),
-            offloaded_bytes: row.offloaded_bytes.0,
-            prefetched_bytes: row.prefetched_bytes.0,
-            recomputed_bytes: row.recomputed_bytes.map(|b| b.0),
-            recomputed_seconds: row.recomputed_seconds.0,
-            stalled_seconds: row.stalled_seconds.0,
-            device_bytes: row.device_bytes.map(|b| b.0),
-            planning_seconds: row.planning_seconds.map(|s| s.0),
-            note: row.note.clone(),
-        };
-        Policies {
-            bound_seconds: all.bound_seconds.0,
-            compute_seconds: all.compute_seconds.0,
-            rows: all.rows.iter().map(row).collect(),
         }
     }
 }
@@ -436,16 +419,6 @@ const MODELLED: &str = "Nothing here was measured: the device is not here, and a
 /// Advice in a report if a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
 
-fn ran(run: &Run, figures: Figures) -> BatchMeasured {
-    BatchMeasured {
-        batch: run.batch,
-        what: run.what.clone(),
-        iteration_seconds: figures.iteration_seconds.0,
-        relative_error: figures.relative_error,
-        epoch_seconds: figures.epoch_seconds.0,
-    }
-}
-
 /// Returns how well the model fits the measurements.
 fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Error> {
     let model = Model::fit(profile)?;
@@ -477,15 +450,7 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
             }
             let measured = crate::network_workload::median(&mut seconds).0;
             let of = type_of(op);
-            let kind = kinds.entry(of.clone()).or_insert_with(|| FitKind {
-                kind: of,
-                median_error: 0.0,
-                worst_error: 0.0,
-                predicted: Vec::new(),
-                measured: Vec::new(),
-                batch: Vec::new(),
-                op: Vec::new(),
-            });
+            let kind = kinds.entry(of.clone()).or_insert_with(|| FitKind { kind: of, ..FitKind::default() });
             kind.predicted.push(rounded(op.seconds.0));
             kind.measured.push(rounded(measured));
             kind.batch.push(batch.batch);
@@ -537,11 +502,7 @@ fn bare_trace(profile: &Profile, batch: &plimsoll_ir::profile::BatchSamples) -> 
 
 /// Returns layer type, phase, and, if it adds information, the kernel: the last part of the op's name.
 fn type_of(op: &Op) -> String {
-    let phase = match op.phase {
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Update => "update",
-    };
+    let phase = phase_words(op.phase);
     let kernel = op.name.rsplit_once(['.', '/', ':', ' ']).map_or("", |(_, last)| last);
     if kernel.is_empty() || kernel == phase {
         format!("{} {phase}", op.kind)
@@ -596,54 +557,45 @@ fn link(profile: &Profile, rates: &LinkModel) -> Vec<FitLink> {
 }
 
 fn notes(profile: &Profile, model: &Model) -> Vec<String> {
-    let mut notes = Vec::new();
     let off = |inside: bool| {
         let of = model.held_out().iter().filter(move |held| held.inside == inside);
-        of.map(|held| held.off().abs()).reduce(f64::max)
+        of.map(|held| held.off().abs()).reduce(f64::max).map(percent)
     };
-    if let Some(worst) = off(true) {
-        notes.push(format!(
-            "Between measured batch sizes, whole iterations that the model had not seen were predicted to within {}.",
-            percent(worst)
-        ));
-    }
-    if let Some(worst) = off(false) {
-        notes.push(format!(
-            "Beyond the smallest and the largest measured batch size it was off by {} at most.",
-            percent(worst)
-        ));
-    }
-    if model.held_out().is_empty() {
-        notes
-            .push("One batch size was measured, so that no prediction could be tried on another.".to_owned());
-    }
-    let link = model.link();
-    notes.push(format!(
-        "Plans count on {} out and {} back, {} for each transfer, {}.",
-        link.offload_bytes_per_second,
-        link.prefetch_bytes_per_second,
-        link.latency_seconds,
-        match link.duplex {
-            plimsoll_ir::schedule::Duplex::Full => "both ways at once",
-            plimsoll_ir::schedule::Duplex::Half => "one way at a time",
-        }
-    ));
-    if let Some([out, back]) = model.rates().pinned_over_pageable() {
-        notes.push(format!(
-            "Page-locked memory is {out:.1} times as fast as pageable out, {back:.1} times back."
-        ));
-    }
-    if let Some(slowdown) = model.rates().slowdown {
-        let worst = slowdown.worst() - 1.0;
-        notes.push(format!(
-            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those \
-             beside the transfers of a plan.",
-            percent(worst)
-        ));
-    }
-    let overhead = profile.overhead_seconds;
-    notes.push(format!("Timing an op costs {overhead}, which is taken off every sample."));
-    notes
+    let (link, overhead) = (model.link(), profile.overhead_seconds);
+    let [out, back] = [link.offload_bytes_per_second, link.prefetch_bytes_per_second];
+    let duplex = match link.duplex {
+        Duplex::Full => "both ways at once",
+        Duplex::Half => "one way at a time",
+    };
+    let notes = [
+        off(true).map(|worst| {
+            format!(
+                "Between measured batch sizes, whole iterations that the model had not seen were predicted to within {worst}."
+            )
+        }),
+        off(false).map(|worst| {
+            format!("Beyond the smallest and the largest measured batch size it was off by {worst} at most.")
+        }),
+        model.held_out().is_empty().then(|| {
+            "One batch size was measured, so that no prediction could be tried on another.".to_owned()
+        }),
+        Some(format!(
+            "Plans count on {out} out and {back} back, {} for each transfer, {duplex}.",
+            link.latency_seconds
+        )),
+        model.rates().pinned_over_pageable().map(|[out, back]| {
+            format!("Page-locked memory is {out:.1} times as fast as pageable out, {back:.1} times back.")
+        }),
+        model.rates().slowdown.map(|slowdown| {
+            format!(
+                "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those \
+                 beside the transfers of a plan.",
+                percent(slowdown.worst() - 1.0)
+            )
+        }),
+        Some(format!("Timing an op costs {overhead}, which is taken off every sample.")),
+    ];
+    notes.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::request::Searcher;
 use crate::workload::SEED;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Tuning, TuningKind};
+use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, Round, Run, Tuning, TuningKind};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::{Candidate, Reason};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -193,32 +193,19 @@ pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String
 fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Error> {
     let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
     let own = tuner.request.policy();
-    let own = (own.name(), policies::paper(own));
-    let all =
-        policies::compare(trace, schedule, own, TIME_LIMIT, tuner.watch.stop).map_err(|error| match error
-            .kind
-        {
-            Kind::Interrupted => error.help(GOES_ON),
-            _ => error,
+    let mut all =
+        policies::compare(trace, schedule, own.name(), TIME_LIMIT, tuner.watch.stop).map_err(|error| {
+            match error.kind {
+                Kind::Interrupted => error.help(GOES_ON),
+                _ => error,
+            }
         })?;
     let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
-    let row = |row: crate::report::PolicyRow| PolicyRun {
-        planning_seconds: if row.policy == own.0 { planning } else { row.planning_seconds.map(Seconds) },
-        policy: row.policy,
-        makespan_seconds: row.makespan_seconds.map(Seconds),
-        offloaded_bytes: plimsoll_ir::Bytes(row.offloaded_bytes),
-        prefetched_bytes: plimsoll_ir::Bytes(row.prefetched_bytes),
-        recomputed_bytes: row.recomputed_bytes.map(plimsoll_ir::Bytes),
-        recomputed_seconds: Seconds(row.recomputed_seconds),
-        stalled_seconds: Seconds(row.stalled_seconds),
-        device_bytes: row.device_bytes.map(plimsoll_ir::Bytes),
-        note: row.note,
-    };
-    Ok(Comparison {
-        bound_seconds: Seconds(all.bound_seconds),
-        compute_seconds: Seconds(all.compute_seconds),
-        rows: all.rows.into_iter().map(row).collect(),
-    })
+    all.rows
+        .iter_mut()
+        .filter(|row| row.policy == own.name())
+        .for_each(|row| row.planning_seconds = planning);
+    Ok(all)
 }
 
 fn made(command: &str) -> Made {

@@ -22,10 +22,9 @@ function fit() {
 
 function heldOut(rows) {
   const columns = [
-    { title: "batch", value: (r) => r.batch, text: count },
+    field("batch", "batch", count),
     { title: "the fit knows", value: (r) => (r.inside ? "smaller and larger batches" : "only one side") },
-    { title: "predicted", csv: "predicted_seconds", value: (r) => r.predicted_seconds, text: (v) => seconds(v) },
-    { title: "measured", csv: "measured_seconds", value: (r) => r.measured_seconds, text: (v) => seconds(v) },
+    field("predicted", "predicted_seconds", seconds), field("measured", "measured_seconds", seconds),
     { title: "off by", csv: "off", value: (r) => offBy(r.measured_seconds, r.predicted_seconds), text: (v) => percent(v, true) },
   ];
   return element("div", {}, element("h3", { style: "margin-top:1.2rem" }, "Whole iterations at batch sizes that the fit never saw"), table(columns, rows, { label: "Iterations that were held out of the fit" }));
@@ -35,8 +34,7 @@ function kindTable(kinds) {
   const columns = [
     { title: "layer type", value: (k) => k.kind },
     { title: "samples", value: (k) => k.predicted.length, text: count },
-    { title: "error, median", csv: "median_error", value: (k) => k.median_error, text: (v) => percent(v) },
-    { title: "error, worst", csv: "worst_error", value: (k) => k.worst_error, text: (v) => percent(v) },
+    field("error, median", "median_error", percent), field("error, worst", "worst_error", percent),
     { title: "measured, in all", csv: "measured_seconds", value: (k) => k.measured.reduce((a, b) => a + b, 0), text: (v) => seconds(v) },
   ];
   return element("div", {}, element("h3", { style: "margin-top:1.4rem" }, "Errors by layer type"), table(columns, kinds, { label: "Errors by layer type", filter: kinds.length > 12 }));
@@ -46,19 +44,12 @@ const samplesOf = (k) => k.predicted.map((p, at) => ({ kind: k.kind, op: nameOf(
 const sampleColumns = [
   { title: "op", value: (s) => s.op },
   { title: "layer type", value: (s) => s.kind },
-  { title: "batch", value: (s) => s.batch, text: (v) => count(v) },
+  field("batch", "batch", count),
   { title: "predicted", csv: "predicted_seconds", value: (s) => s.predicted, text: (v) => seconds(v) },
   { title: "measured", csv: "measured_seconds", value: (s) => s.measured, text: (v) => seconds(v) },
   { title: "off by", csv: "off", value: (s) => offBy(s.measured, s.predicted), text: (v) => percent(v, true) },
 ];
-const sampleTip = (s) =>
-  tip(s.op, [
-    ["layer type", s.kind],
-    ["batch", count(s.batch)],
-    ["predicted", seconds(s.predicted)],
-    ["measured", seconds(s.measured)],
-    ["off by", percent(offBy(s.measured, s.predicted), true)],
-  ]);
+const sampleTip = (s) => tip(s.op, readings(sampleColumns.slice(1), s));
 
 function timeLog(colours, range, name, more) {
   return axis(colours, { type: "log", ...range, name, axisLabel: { formatter: (v) => seconds(v, 1), hideOverlap: true, showMinLabel: false, showMaxLabel: false }, ...more });
@@ -193,10 +184,8 @@ function linkTip(link, item) {
 function linkTable(link) {
   const columns = [
     { title: "way", value: (l) => l.what },
-    { title: "rate", csv: "bytes_per_second", value: (l) => l.bytes_per_second, text: (v) => rate(v) },
-    { title: "latency", csv: "latency_seconds", value: (l) => l.latency_seconds, text: (v) => seconds(v) },
-    { title: "error, median", csv: "median_error", value: (l) => l.median_error, text: (v) => percent(v) },
-    { title: "error, worst", csv: "worst_error", value: (l) => l.worst_error, text: (v) => percent(v) },
+    field("rate", "bytes_per_second", rate), field("latency", "latency_seconds", seconds), field("error, median", "median_error", percent),
+    field("error, worst", "worst_error", percent),
     { title: "samples", value: (l) => l.bytes.length, text: count },
   ];
   return table(columns, link, { label: "The link's ways", fixed: true });

@@ -10,29 +10,29 @@ function policies() {
     { title: "from", value: (r) => r.paper },
     { title: "iteration", csv: "makespan_seconds", value: (r) => r.makespan_seconds, text: (v) => (known(v) ? seconds(v) : "no plan") },
     { title: "above the bound", csv: "above_bound", value: (r) => (known(r.makespan_seconds) ? r.makespan_seconds / p.bound_seconds - 1 : null), text: (v) => percent(v) },
-    { title: "compute waits", csv: "stalled_seconds", value: (r) => ofPlan(r, r.stalled_seconds), text: (v) => seconds(v) },
-    { title: "offloaded", csv: "offloaded_bytes", value: (r) => ofPlan(r, r.offloaded_bytes), text: (v) => bytes(v) },
-    { title: "prefetched", csv: "prefetched_bytes", value: (r) => ofPlan(r, r.prefetched_bytes), text: (v) => bytes(v) },
-    { title: "recomputed", csv: "recomputed_bytes", value: (r) => ofPlan(r, r.recomputed_bytes), text: (v) => bytes(v) },
-    { title: "recomputing", csv: "recomputed_seconds", value: (r) => ofPlan(r, r.recomputed_seconds), text: (v) => seconds(v) },
-    { title: "device memory", csv: "device_bytes", value: (r) => r.device_bytes, text: (v) => bytes(v) },
+    ofPlan("compute waits", "stalled_seconds", seconds), ofPlan("offloaded", "offloaded_bytes", bytes),
+    ofPlan("prefetched", "prefetched_bytes", bytes), ofPlan("recomputed", "recomputed_bytes", bytes),
+    ofPlan("recomputing", "recomputed_seconds", seconds),
+    field("device memory", "device_bytes", bytes),
     { title: "planned in", csv: "planning_seconds", value: (r) => r.planning_seconds, text: (v) => seconds(v, 3) },
     { title: "note", value: (r) => r.note, hidden: true },
   ];
+  const policyTip = (r) => tip(`${r.policy} (${r.paper})`, readings(columns.slice(2, 9), r));
   return section(
     "policies",
     "All policies side by side",
     "Policies",
     element("p", {}, `All at batch ${count(report.about.batch)} within ${bytes(report.about.budget_bytes)}. No schedule is shorter than ${seconds(p.bound_seconds)}; the ops alone take ${seconds(p.compute_seconds)}. ${failed ? `${capital(counted(failed, "policy has", "policies have"))} no plan that fits.` : ""}`),
-    planned.length ? policyPlot(p, planned) : null,
+    planned.length ? policyPlot(p, planned, policyTip) : null,
     table(columns, p.rows, { label: "All policies side by side" }),
     element("ul", { class: "notes note" }, p.rows.filter((r) => r.note).map((r) => element("li", {}, element("b", {}, r.policy), `: ${r.note}`))),
   );
 }
 
-const ofPlan = (row, value) => (known(row.makespan_seconds) ? value : null);
+/** A column that only policies with a plan fill. */
+const ofPlan = (title, key, text) => ({ ...field(title, key, text), value: (row) => (known(row.makespan_seconds) ? row[key] : null) });
 
-function policyPlot(p, planned) {
+function policyPlot(p, planned, policyTip) {
   const longest = Math.max(...planned.map((r) => r.makespan_seconds));
   const { size, name } = unit(TIMES, longest);
   return plot({
@@ -55,7 +55,7 @@ function policyPlot(p, planned) {
         grid: { left: 110, right: 70, top: 28, bottom: 48 },
         xAxis: axis(colours, { min: 0, max: longest * 1.02, name: `time of an iteration (${name})`, nameGap: 28, axisLabel: { formatter: (v) => digits(v / size), showMaxLabel: false } }),
         yAxis: { type: "category", inverse: true, data: planned.map((r) => r.policy), axisTick: { show: false }, axisLine: { lineStyle: { color: colours.line } }, axisLabel: { color: colours.ink, fontSize: 12.5, interval: 0, width: 100, overflow: "truncate" } },
-        tooltip: { ...tooltip(colours), formatter: (item) => policyTip(p, planned[item.dataIndex]) },
+        tooltip: { ...tooltip(colours), formatter: (item) => policyTip(planned[item.dataIndex]) },
         series: [
           bar("ops, once", once, { color: colours.blue }, {
             markLine: { silent: true, symbol: "none", precision: 12, label: { position: "start" }, data: uprights(colours, [{ x: p.bound_seconds, words: `lower bound ${seconds(p.bound_seconds)}`, colour: "ink", type: "dashed", strong: true }], place, width) },
@@ -66,18 +66,6 @@ function policyPlot(p, planned) {
       };
     },
   });
-}
-
-function policyTip(p, r) {
-  return tip(`${r.policy} (${r.paper})`, [
-    ["iteration", seconds(r.makespan_seconds)],
-    ["above the bound", percent(r.makespan_seconds / p.bound_seconds - 1)],
-    ["compute waits", seconds(r.stalled_seconds)],
-    ["offloaded", bytes(r.offloaded_bytes)],
-    ["prefetched", bytes(r.prefetched_bytes)],
-    ["recomputed", bytes(r.recomputed_bytes)],
-    ["recomputing", seconds(r.recomputed_seconds)],
-  ]);
 }
 
 const origin = () => section("origin", "Where this comes from", "Origin", originOf(report.about));

@@ -16,7 +16,7 @@ function table(all, rows, options = {}) {
 
   for (const entry of lines) {
     const cells = columns.map((c, at) => cell(c, at, entry.row, numeric[at]));
-    entry.line = element("tr", { role: "row", class: options.mark && options.mark(entry.row) }, cells);
+    entry.line = element("tr", { role: "row" }, cells);
     entry.search = entry.line.textContent.toLowerCase().replaceAll(JOINED, " ");
   }
 
@@ -82,6 +82,12 @@ function table(all, rows, options = {}) {
   const frame = element("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": options.label }, made);
   return element("div", { class: "table-block" }, element("div", { class: "tools" }, tools), frame);
 }
+
+/** What these columns say of a row, as names and values. */
+const readings = (columns, row) => columns.map((c) => [c.title, c.text ? c.text(c.value(row)) : c.value(row)]);
+
+/** A column of a field of the rows, under its own name in the CSV. */
+const field = (title, key, text) => ({ title, csv: key, value: (row) => row[key], text: (value) => text(value) });
 
 function head(c, isNumber, fixed) {
   const words = [c.title, c.unit ? element("span", { class: "unit" }, c.unit) : null];

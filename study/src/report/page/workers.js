@@ -25,8 +25,7 @@ function workers() {
     table(
       [
         { title: "resource", value: (r) => r.resource },
-        { title: "at work", csv: "busy_seconds", value: (r) => r.busy_seconds, text: (v) => seconds(v) },
-        { title: "share of an update", csv: "share", value: (r) => r.share, text: (v) => percent(v) },
+        field("at work", "busy_seconds", seconds), field("share of an update", "share", percent),
       ],
       w.resources,
       { label: "What an update keeps busy" },
@@ -35,15 +34,12 @@ function workers() {
     scalingPlot(w),
     table(
       [
-        { title: "workers", value: (s) => s.workers, text: (v) => count(v) },
-        { title: "global batch", csv: "global_batch", value: (s) => s.global_batch, text: (v) => count(v) },
-        { title: "update", csv: "update_seconds", value: (s) => s.update_seconds, text: (v) => seconds(v) },
-        { title: "samples per second", csv: "samples_per_second", value: (s) => s.samples_per_second, text: (v) => digits(v) },
-        { title: "of as many without exchange", csv: "efficiency", value: (s) => s.efficiency, text: (v) => percent(v) },
+        field("workers", "workers", count), field("global batch", "global_batch", count), field("update", "update_seconds", seconds),
+        field("samples per second", "samples_per_second", digits), field("of as many without exchange", "efficiency", percent),
         { title: `times one worker, ${single ? single.what : "as here"}`, csv: "times_single", value: (s) => s.samples_per_second / one(w), text: (v) => digits(v, 3) },
       ],
       w.scaling,
-      { label: "How it scales", mark: (s) => (s.workers === w.workers ? "chosen" : "") },
+      { label: "How it scales" },
     ),
     element(
       "p",
