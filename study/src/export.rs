@@ -1,8 +1,8 @@
 //! The tuned settings, as lines to paste into a different tool: batch size per worker, gradient accumulation, optimizer,
 //! learning rate, its warm-up and its decay.
 //!
-//! The rate follows the same curve as in `run`, whatever the tool: of W warm-up updates, update s (from 0) has (s +
-//! 1) / W of the rate; the decay follows. In Python this is a function that PyTorch's `LambdaLR` calls. DeepSpeed has
+//! The rate follows the same curve as in `run`, whatever the tool: of W warm-up updates, update s (from 0) has
+//! (s + 1) / W of the rate; the decay follows. In Python this is a function that PyTorch's `LambdaLR` calls. DeepSpeed has
 //! its own schedules: `WarmupLR` repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate
 //! of 0 (DeepSpeed 0.19.8).
 //!
