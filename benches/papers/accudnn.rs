@@ -2,57 +2,46 @@
 //! swapping, and eight workers.
 
 use crate::plot::Plot;
+use crate::scaling::{self, exchanged};
 use crate::subjects::{Made, Scale, Subject, TWELVE_GB, device, floor, peak};
-use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
-use plimsoll::ir::exchange::update::simulate_update;
-use plimsoll::ir::exchange::{Form, Interconnect, Overlap, PIECE_BYTES};
+use crate::table::{SAME, Table, at_most, cells, claim, gb, in_gb, note, or_dash, percent};
+use plimsoll::ir::exchange::{Interconnect, Overlap, PIECE_BYTES};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::tuner::Policy;
-use plimsoll::tuner::exchange::{Workers, exchange};
+use plimsoll::tuner::exchange::Workers;
 use plimsoll::tuner::policies::papers::accudnn::satisfies;
 use plimsoll::tuner::search::accudnn_batch;
 use std::convert::Infallible;
 
+pub const ACCUDNN: Policy = Policy::Accudnn { as_printed: false };
+
+/// A batch, and images/s.
+type Rate = (u64, f64);
+
 /// Tables 1 and 3: network; batch and images/s of AccUDNN, of Caffe, and of SuperNeurons if given.
-struct Row {
-    network: &'static str,
-    accudnn: (u64, f64),
-    caffe: (u64, f64),
-    super_neurons: Option<(u64, f64)>,
-}
-
-const fn row(
-    network: &'static str,
-    accudnn: (u64, f64),
-    caffe: (u64, f64),
-    super_neurons: Option<(u64, f64)>,
-) -> Row {
-    Row { network, accudnn, caffe, super_neurons }
-}
-
-const ROWS: [Row; 7] = [
-    row("alexnet", (1032, 853.0), (848, 865.0), Some((640, 414.0))),
-    row("googlenet", (286, 245.0), (150, 263.0), None),
-    row("vgg16", (192, 50.0), (80, 51.0), Some((48, 30.0))),
-    row("resnet34", (276, 99.0), (91, 99.0), None),
-    row("resnet50", (112, 66.0), (33, 66.0), Some((48, 60.0))),
-    row("resnet101", (74, 34.0), (20, 29.0), Some((48, 34.0 / 1.13))),
-    row("resnet152", (54, 24.0), (13, 19.0), Some((32, 17.0))),
+const ROWS: [(&str, Rate, Rate, Option<Rate>); 7] = [
+    ("alexnet", (1032, 853.0), (848, 865.0), Some((640, 414.0))),
+    ("googlenet", (286, 245.0), (150, 263.0), None),
+    ("vgg16", (192, 50.0), (80, 51.0), Some((48, 30.0))),
+    ("resnet34", (276, 99.0), (91, 99.0), None),
+    ("resnet50", (112, 66.0), (33, 66.0), Some((48, 60.0))),
+    ("resnet101", (74, 34.0), (20, 29.0), Some((48, 34.0 / 1.13))),
+    ("resnet152", (54, 24.0), (13, 19.0), Some((32, 17.0))),
 ];
 
 /// Largest batch to consider.
 const MOST: u64 = 8192;
 
 /// Returns a subject's budget: 12 GB, or for a small subject a tight one.
-fn budget(scale: &Scale, subject: &Subject) -> Bytes {
-    if scale.small { peak(&subject.trace(24)) } else { TWELVE_GB }
+fn budget(subject: &Subject) -> Bytes {
+    if subject.small { peak(&subject.trace(24)) } else { TWELVE_GB }
 }
 
 /// Returns the choice of AccUDNN's Algorithm 2, and its schedule: from the largest batch whose layer-wise memory fits, down
 /// until eq. (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
-    let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn { as_printed: false }, budget);
+    let plan = |trace: &Trace| subject.plan(trace, ACCUDNN, budget);
     let batch = subject.batch_once("algorithm 2", budget, || {
         let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
         let link = subject.link();
@@ -67,20 +56,23 @@ fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     plan(&trace).map(|made| (trace, made))
 }
 
+/// Returns the images per second of a policy's plan.
+fn rate_of(subject: &Subject, trace: &Trace, policy: Policy, budget: Bytes) -> Option<f64> {
+    subject.plan(trace, policy, budget).map(|made| subject.rate(trace, made.makespan))
+}
+
 /// Returns the largest batch, from one on and to a part in twenty, at which plimsoll trains no slower than this many images a
 /// second, and its rate there.
 fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f64) {
     let at = |batch: u64| {
         let trace = subject.trace(batch);
-        let made =
-            (floor(&trace) <= budget).then(|| subject.plan(&trace, Policy::Plimsoll, budget)).flatten()?;
-        Some(subject.rate(&trace, made.makespan))
+        if floor(&trace) <= budget { rate_of(subject, &trace, Policy::Plimsoll, budget) } else { None }
     };
     let found = subject.batch_once(&format!("no slower than {rate} from {from}"), budget, || {
         let good = |batch: u64| at(batch).is_some_and(|found| found >= rate * (1.0 - SAME));
         let (mut low, mut high) = (from, from + from / 2 + 1);
         // A small table looks no farther.
-        let limit = if subject.is_small() { from + 1 } else { MOST };
+        let limit = if subject.small { from + 1 } else { MOST };
         while high < limit && good(high) {
             (low, high) = (high, high + high / 2 + 1);
         }
@@ -109,157 +101,89 @@ const LARGER: &str =
 const MORE: &str = "AccUDNN trains 10 to 106 % more images a second than SuperNeurons (Table 3)";
 
 pub fn batches(scale: &Scale) -> Table {
-    let mut plot =
-        Plot::new("Efficiency-optimal batch in 12 GB, M40", "network", "images in an iteration").log_y();
-    let mut rows = Vec::new();
-    for row in scale.pick(&ROWS, 1) {
-        let Some(subject) = scale.subject(row.network, None, device("m40", true)) else {
-            rows.push((row, None));
-            continue;
-        };
-        let budget = budget(scale, &subject);
-        let by_bytes = subject.largest(MOST, &mut |trace| peak(trace) <= budget);
-        // Bytes that fit may slightly lack addresses.
-        let kept = (1..=by_bytes).rev().take(20).find_map(|batch| {
-            let trace = subject.trace(batch);
-            let made = subject.plan(&trace, Policy::Keep, budget)?;
-            Some((batch, subject.rate(&trace, made.makespan)))
-        });
-        let (kept, keep) = kept.map_or((by_bytes, None), |(batch, rate)| (batch, Some(rate)));
-        let theirs = algorithm_2(&subject, budget);
-        let Some((trace, made)) = theirs else {
-            rows.push((row, None));
-            continue;
-        };
-        let rate = subject.rate(&trace, made.makespan);
-        let same =
-            subject.plan(&trace, Policy::Plimsoll, budget).map(|made| subject.rate(&trace, made.makespan));
-        let (most, most_rate) = no_slower(&subject, budget, trace.batch, rate);
-        let x = plot.at(row.network);
-        plot.add("keeping everything", x, kept as f64);
-        plot.add("accudnn", x, trace.batch as f64);
-        plot.add("plimsoll", x, most as f64);
-        plot.published("keeping everything", x, row.caffe.0 as f64);
-        plot.published("accudnn", x, row.accudnn.0 as f64);
-        rows.push((row, Some((kept, keep, trace.batch, rate, same, most, most_rate))));
-    }
     let mut table = Table::new(
         "AccUDNN §6.3, Table 1: NVIDIA M40, a budget of 12 GB. A batch is efficiency-optimal for AccUDNN where its eq. (6) \
          holds; for plimsoll it is the largest at which it trains as many images a second as AccUDNN does at its own.",
-        &[
-            "network",
-            "keep: batch",
-            "images/s",
-            "Caffe, published",
-            "accudnn: batch",
-            "images/s",
-            "AccUDNN, published",
-            "plimsoll: images/s at AccUDNN's batch",
-            "plimsoll: batch",
-            "images/s",
-        ],
-        plot,
+        "network | keep: batch | images/s | Caffe, published | accudnn: batch | images/s | AccUDNN, published | \
+         plimsoll: images/s at AccUDNN's batch | plimsoll: batch | images/s",
+        Plot::new("Efficiency-optimal batch in 12 GB, M40", "network", "images in an iteration").log_y(),
     );
-    for (row, found) in rows {
-        let pair = |(batch, rate): (u64, f64)| format!("{batch}, {rate:.0}");
-        let Some((kept, keep, batch, rate, same, most, most_rate)) = found else {
-            table.note(format!("{}: not in the zoo, or without a plan by AccUDNN's policy.", row.network));
+    for (network, accudnn, caffe, _) in scale.pick(&ROWS, 1).iter().copied() {
+        let subject = scale.subject(network, None, device("m40", true));
+        let budget = budget(&subject);
+        let by_bytes = subject.largest(MOST, &mut |trace| peak(trace) <= budget);
+        // Bytes that fit may slightly lack addresses.
+        let kept = (1..=by_bytes)
+            .rev()
+            .take(20)
+            .find_map(|batch| Some((batch, rate_of(&subject, &subject.trace(batch), Policy::Keep, budget)?)));
+        let (kept, keep) = kept.map_or((by_bytes, None), |(batch, rate)| (batch, Some(rate)));
+        let Some((trace, made)) = algorithm_2(&subject, budget) else {
+            note!(table; "{network}: without a plan by AccUDNN's policy.");
             continue;
         };
-        let number = |value: f64| format!("{value:.1}");
-        table.row(vec![
-            row.network.to_owned(),
-            kept.to_string(),
-            or_dash(keep, number),
-            pair(row.caffe),
-            batch.to_string(),
-            number(rate),
-            pair(row.accudnn),
-            or_dash(same, number),
-            most.to_string(),
-            number(most_rate),
-        ]);
-        table.claims.hold(
-            LARGER,
-            format!("{} ({batch} over {kept})", row.network),
-            batch as f64 >= 1.22 * kept as f64,
-        );
+        let (batch, rate) = (trace.batch, subject.rate(&trace, made.makespan));
+        let same = rate_of(&subject, &trace, Policy::Plimsoll, budget);
+        let (most, most_rate) = no_slower(&subject, budget, batch, rate);
+        let batches = [("keeping everything", kept), ("accudnn", batch), ("plimsoll", most)];
+        let x = table.plot.over(network, batches.map(|(what, batch)| (what, Some(batch as f64))));
+        table.plot.published("keeping everything", x, caffe.0 as f64);
+        table.plot.published("accudnn", x, accudnn.0 as f64);
+        table.row(cells![network, kept, keep.map(number), pair(caffe), batch, number(rate), pair(accudnn);
+            same.map(number), most, number(most_rate)]);
+        claim!(table.claims; LARGER; "{network} ({batch} over {kept})"; batch as f64 >= 1.22 * kept as f64);
         if let Some(keep) = keep {
-            table.claims.hold(
-                "It keeps almost the throughput of Caffe, which is taken as 5 % less (§6.3 B)",
-                format!("{} ({rate:.1} over {keep:.1} images/s)", row.network),
-                rate >= 0.95 * keep,
-            );
+            claim!(table.claims; "It keeps almost the throughput of Caffe, which is taken as 5 % less (§6.3 B)";
+                "{network} ({rate:.1} over {keep:.1} images/s)"; rate >= 0.95 * keep);
         }
-        table.advantage(format!("{}, images/s at the same batch", row.network), same.unwrap_or(0.0) / rate);
-        table.advantage(format!("{}, batch", row.network), most as f64 / batch as f64);
+        table.advantage(format!("{network}, images/s at the same batch"), same.unwrap_or(0.0) / rate);
+        table.advantage(format!("{network}, batch"), most as f64 / batch as f64);
     }
     let keeps = "the batch that keeps everything is larger here than Caffe's";
     table.claims.explain(LARGER, format!("{keeps} (the first note says why), so that less is left to gain"));
-    BATCHES_NOTES.iter().for_each(|note| table.note(*note));
+    table.notes.extend(BATCHES_NOTES.map(str::to_owned));
     table
 }
 
+fn number(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+fn pair((batch, rate): Rate) -> String {
+    format!("{batch}, {rate:.0}")
+}
+
 pub fn super_neurons(scale: &Scale) -> Table {
-    let mut plot = Plot::new("Images per second within 12 GB, M40", "network", "images/s").log_y();
-    let mut made_rows = Vec::new();
-    for row in scale.pick(&ROWS, 1).iter().filter(|row| row.super_neurons.is_some()) {
-        let Some(subject) = scale.subject(row.network, None, device("m40", true)) else { continue };
-        let budget = budget(scale, &subject);
-        let published = row.super_neurons.expect("only those that have one");
-        // The paper uses each system's best batch; with our memory, that is the batch of AccUDNN's own search.
-        let Some((trace, accudnn)) = algorithm_2(&subject, budget) else { continue };
-        let at =
-            |policy| subject.plan(&trace, policy, budget).map(|made| subject.rate(&trace, made.makespan));
-        let (neurons, ours) = (at(Policy::SuperNeurons), at(Policy::Plimsoll));
-        let rate = subject.rate(&trace, accudnn.makespan);
-        let x = plot.at(row.network);
-        neurons.into_iter().for_each(|rate| plot.add("superneurons", x, rate));
-        plot.add("accudnn", x, rate);
-        ours.into_iter().for_each(|rate| plot.add("plimsoll", x, rate));
-        plot.published("superneurons", x, published.1);
-        plot.published("accudnn", x, row.accudnn.1);
-        made_rows.push((row, published, trace.batch, neurons, rate, ours));
-    }
     let mut table = Table::new(
         "AccUDNN §6.3 E, Table 3: NVIDIA M40, 12 GB. All three at the batch of AccUDNN's Algorithm 2.",
-        &[
-            "network",
-            "batch",
-            "superneurons: images/s",
-            "published (batch, images/s)",
-            "accudnn: images/s",
-            "published (batch, images/s)",
-            "plimsoll: images/s",
-        ],
-        plot,
+        "network | batch | superneurons: images/s | published (batch, images/s) | accudnn: images/s | published (batch, \
+         images/s) | plimsoll: images/s",
+        Plot::new("Images per second within 12 GB, M40", "network", "images/s").log_y(),
     );
-    for (row, published, batch, neurons, rate, ours) in made_rows {
-        let number = |value: f64| format!("{value:.1}");
-        let pair = |(batch, rate): (u64, f64)| format!("{batch}, {rate:.0}");
-        table.row(vec![
-            row.network.to_owned(),
-            batch.to_string(),
-            or_dash(neurons, number),
-            pair(published),
-            number(rate),
-            pair(row.accudnn),
-            or_dash(ours, number),
-        ]);
+    for (network, accudnn, _, published) in scale.pick(&ROWS, 1).iter().copied() {
+        let Some(published) = published else { continue };
+        let subject = scale.subject(network, None, device("m40", true));
+        let budget = budget(&subject);
+        // The paper uses each system's best batch; with our memory, that is the batch of AccUDNN's own search.
+        let Some((trace, made)) = algorithm_2(&subject, budget) else { continue };
+        let [neurons, ours] =
+            [Policy::SuperNeurons, Policy::Plimsoll].map(|policy| rate_of(&subject, &trace, policy, budget));
+        let rate = subject.rate(&trace, made.makespan);
+        let all = [("superneurons", neurons), ("accudnn", Some(rate)), ("plimsoll", ours)];
+        let x = table.plot.over(network, all);
+        table.plot.published("superneurons", x, published.1);
+        table.plot.published("accudnn", x, accudnn.1);
+        table.row(cells![network, trace.batch, neurons.map(number), pair(published), number(rate);
+            pair(accudnn), ours.map(number)]);
         if let Some(neurons) = neurons {
-            table.claims.hold(
-                MORE,
-                format!("{} ({rate:.1} over {neurons:.1})", row.network),
-                rate >= 1.1 * neurons,
-            );
+            claim!(table.claims; MORE; "{network} ({rate:.1} over {neurons:.1})"; rate >= 1.1 * neurons);
         }
-        table.advantage(row.network, ours.unwrap_or(0.0) / rate);
+        table.advantage(network, ours.unwrap_or(0.0) / rate);
     }
     table.claims.explain(MORE, "where the batch keeps everything (Table 1), all plans are the same");
-    table.note(
-        "SuperNeurons' rate of ResNet-101 is worked out from the table's 13 %. Each published pair is at a batch of its own; \
-         here all have the same, so that only the policies differ.",
-    );
+    note!(table;
+        "SuperNeurons' rate of ResNet-101 is worked out from the table's 13 %. Each published pair is at a batch of its \
+         own; here all have the same, so that only the policies differ.");
     table
 }
 
@@ -280,125 +204,70 @@ pub fn footprints(scale: &Scale) -> Table {
         "AccUDNN §6.3 A, Fig. 9: NVIDIA M40. `keep` is what Caffe does, with what is dead freed; `naive` is the least memory \
          with everything swapped; `accudnn` and `plimsoll` the least at which they take at most 1 % longer than keeping \
          everything.",
-        &[
-            "network",
-            "batch",
-            "keep: GB",
-            "naive: GB",
-            "naive: time over keep",
-            "accudnn: GB",
-            "plimsoll: GB",
-            "published",
-        ],
+        "network | batch | keep: GB | naive: GB | naive: time over keep | accudnn: GB | plimsoll: GB | published",
         plot,
     );
-    let mut read = Vec::new();
     for (network, batch) in scale.pick(&FOOTPRINTS, 1) {
-        let Some(subject) = scale.subject(network, None, device("m40", false)) else {
-            table.note(format!("{network} is not in the zoo."));
-            continue;
-        };
+        let subject = scale.subject(network, None, device("m40", false));
         let trace = subject.trace(*batch);
         let most = peak(&trace);
         let limit = trace.fastest_seconds() * 1.01;
         let naive = subject.leanest(&trace, Policy::Naive);
         // The least budget, to half a per cent of the peak, at which a policy stalls less than that.
         let least = |policy| {
-            let fits = |budget: Bytes| {
-                subject
-                    .plan(&trace, policy, budget)
-                    .filter(|made| made.makespan <= limit)
-                    .map(|made| made.memory)
-            };
             let (mut low, mut high, mut best) = (floor(&trace).0, most.0, most);
             while high - low > most.0 / if scale.small { 4 } else { 100 } {
                 let middle = low.midpoint(high);
-                match fits(Bytes(middle)) {
-                    Some(memory) => (high, best) = (middle, best.min(memory)),
+                match subject.plan(&trace, policy, Bytes(middle)).filter(|made| made.makespan <= limit) {
+                    Some(made) => (high, best) = (middle, best.min(made.memory)),
                     None => low = middle,
                 }
             }
             best
         };
-        let (accudnn, plimsoll) = (least(Policy::Accudnn { as_printed: false }), least(Policy::Plimsoll));
-        let x = table.plot.at(network);
-        table.plot.add("keep", x, in_gb(most));
-        naive.iter().for_each(|naive| table.plot.add("naive", x, in_gb(naive.memory)));
-        table.plot.add("accudnn", x, in_gb(accudnn));
-        table.plot.add("plimsoll", x, in_gb(plimsoll));
+        let (accudnn, plimsoll) = (least(ACCUDNN), least(Policy::Plimsoll));
+        let swapped = naive.map(|made| made.memory);
+        let (first, last) =
+            ([("keep", Some(most)), ("naive", swapped)], [("accudnn", accudnn), ("plimsoll", plimsoll)]);
+        table.plot.over(network, first.map(|(what, memory)| (what, memory.map(in_gb))));
+        let x = table.plot.over(network, last.map(|(what, memory)| (what, Some(in_gb(memory)))));
         let published = *network == "resnet152";
         if published {
             for (what, gb) in [("keep", 24.0), ("naive", 2.5), ("accudnn", 8.3)] {
                 table.plot.published(what, x, gb);
             }
         }
-        let cells = vec![
-            (*network).to_owned(),
-            batch.to_string(),
-            gb(most),
-            or_dash(naive.as_ref(), |made| gb(made.memory)),
-            or_dash(naive.as_ref(), |made| percent(made.makespan / trace.fastest_seconds() - 1.0)),
-            gb(accudnn),
-            gb(plimsoll),
-            if published { "Caffe more than 24 GB, naive 2.5, dynamic 8.3" } else { "not legible (figure)" }
-                .to_owned(),
-        ];
+        let longer = naive.map(|made| percent(made.makespan / trace.fastest_seconds() - 1.0));
+        let said =
+            if published { "Caffe more than 24 GB, naive 2.5, dynamic 8.3" } else { "not legible (figure)" };
+        let cells =
+            cells![network, batch, gb(most), swapped.map(gb), longer, gb(accudnn), gb(plimsoll), said];
         table.add(cells, !published);
-        table.claims.hold(
-            "Dynamic swapping needs less memory than Caffe, at nearly its time (§6.3 A)",
-            format!("{network} ({} GB over {})", gb(accudnn), gb(most)),
-            accudnn.0 as f64 <= 0.99 * most.0 as f64,
-        );
+        claim!(table.claims; "Dynamic swapping needs less memory than Caffe, at nearly its time (§6.3 A)";
+            "{network} ({} GB over {})", gb(accudnn), gb(most); accudnn.0 as f64 <= 0.99 * most.0 as f64);
         if let Some(naive) = naive {
-            table.claims.hold(
-                "Swapping all maps needs less memory than dynamic swapping, and more time than Caffe (§6.3 A)",
-                format!("{network} ({} GB over {})", gb(naive.memory), gb(accudnn)),
-                at_most(naive.memory.0 as f64, accudnn.0 as f64) && naive.makespan > limit,
-            );
+            claim!(table.claims;
+                "Swapping all maps needs less memory than dynamic swapping, and more time than Caffe (§6.3 A)";
+                "{network} ({} GB over {})", gb(naive.memory), gb(accudnn);
+                at_most(naive.memory.0 as f64, accudnn.0 as f64) && naive.makespan > limit);
         }
         table.advantage(*network, accudnn.0 as f64 / plimsoll.0 as f64);
-        read.push(Footprint { network, keep: most, naive: naive.map(|made| made.memory), accudnn });
+        if published {
+            let saved = |bytes: Bytes| percent(1.0 - bytes.0 as f64 / most.0 as f64);
+            let times = |published: f64, ours: Bytes| format!("{:.1}", published / in_gb(ours));
+            note!(table;
+                "{network}: dynamic swapping saves {} of keeping everything, where the paper's 8.3 of 24 GB save {}; naive \
+                 swapping saves {}, where 2.5 of 24 GB save {}. In bytes, keeping everything takes {} times ours, dynamic \
+                 swapping {} times and naive swapping {} times.", saved(accudnn), percent(1.0 - 8.3 / 24.0),
+                or_dash(swapped, saved), percent(1.0 - 2.5 / 24.0), times(24.0, most), times(8.3, accudnn),
+                or_dash(swapped, |naive| times(2.5, naive)));
+        }
     }
-    read.iter().filter(|row| row.network == "resnet152").for_each(|row| table.note(row.words()));
-    table.note(
+    note!(table;
         "Why ours are smaller: Caffe gives each map and each gradient memory of its own and keeps it for the whole \
-         iteration; here what is dead is freed, gradients share memory, ReLU and addition work in place. So there is less \
-         to save, and what is resident (parameters, their gradients and momenta) is a larger part.",
-    );
+         iteration; here what is dead is freed, gradients share memory, ReLU and addition work in place. So there is \
+         less to save, and what is resident (parameters, their gradients and momenta) is a larger part.");
     table
-}
-
-/// One row of figure 9.
-struct Footprint {
-    network: &'static str,
-    keep: Bytes,
-    naive: Option<Bytes>,
-    accudnn: Bytes,
-}
-
-impl Footprint {
-    /// Describes the reproduced and missing parts of the row that has numbers, ResNet-152's.
-    fn words(&self) -> String {
-        let saved = |bytes: Bytes| percent(1.0 - bytes.0 as f64 / self.keep.0 as f64);
-        format!(
-            "{}: dynamic swapping saves {} of keeping everything, where the paper's 8.3 of 24 GB save {}; naive swapping saves \
-             {}, where 2.5 of 24 GB save {}. In bytes, keeping everything takes {} times ours, dynamic swapping {} times and \
-             naive swapping {} times.",
-            self.network,
-            saved(self.accudnn),
-            percent(1.0 - 8.3 / 24.0),
-            or_dash(self.naive, saved),
-            percent(1.0 - 2.5 / 24.0),
-            times(24.0, self.keep),
-            times(8.3, self.accudnn),
-            or_dash(self.naive, |naive| times(2.5, naive)),
-        )
-    }
-}
-
-/// Formats published gigabytes over ours.
-fn times(published: f64, ours: Bytes) -> String {
-    format!("{:.1}", published / in_gb(ours))
 }
 
 /// Table 2: network, workers; Caffe's batch and images/s of 1 and 8 workers, AccUDNN's batch and images/s of 8.
@@ -407,7 +276,7 @@ pub const WORKERS: [(&str, u64, f64, f64, u64, f64); 2] =
 
 /// Returns the rate of AccUDNN on one GPU, of Table 1.
 pub fn alone(network: &str) -> f64 {
-    ROWS.iter().find(|row| row.network == network).expect("Table 1 has it").accudnn.1
+    ROWS.iter().find(|row| row.0 == network).expect("Table 1 has it").1.1
 }
 
 /// Returns the time of an update of a row besides its passes, in seconds, by its rates of Caffe-PS: Δ of eq. (3).
@@ -423,17 +292,8 @@ pub fn synchronisation(_: &Scale) -> Table {
         "AccUDNN §6.3 D, Table 2, with the rates of one GPU of Tables 1 and 2: eight workers, batch k of each, images/s r of \
          one and R of eight. An iteration takes k / r + Δ = 8 k / R by eq. (3). Δ is taken from the row of Caffe-PS, and \
          that of AccUDNN-PS is predicted by it.",
-        &[
-            "network",
-            "Δ",
-            "computing over Δ: Caffe-PS, AccUDNN-PS",
-            "AccUDNN-PS, predicted images/s",
-            "published",
-            "off",
-            "time saved, predicted",
-            "published",
-            "over one GPU of Caffe, of its own",
-        ],
+        "network | Δ | computing over Δ: Caffe-PS, AccUDNN-PS | AccUDNN-PS, predicted images/s | published | off | time \
+         saved, predicted | published | over one GPU of Caffe, of its own",
         plot,
     );
     table.published = true;
@@ -443,25 +303,17 @@ pub fn synchronisation(_: &Scale) -> Table {
         let predicted = 8.0 * many / (compute + delta);
         let off = predicted / rate - 1.0;
         assert!(off.abs() < 0.01, "{network}: {predicted:.1} images/s, where {rate} are published");
-        let x = table.plot.at(network);
-        table.plot.add("predicted", x, predicted);
+        let x = table.plot.over(network, [("predicted", Some(predicted))]);
         table.plot.published("AccUDNN-PS", x, rate);
-        table.row(vec![
-            network.to_owned(),
-            Seconds(delta).to_string(),
-            format!("{:.2}, {:.2}", few / one / delta, compute / delta),
-            format!("{predicted:.1}"),
-            format!("{rate:.0}"),
-            percent(off),
-            percent(1.0 - eight / predicted),
-            percent(1.0 - eight / rate),
-            format!("{:.1}, {:.1}", rate / one, rate / alone(network)),
-        ]);
+        table.row(
+            cells![network, Seconds(delta), format!("{:.2}, {:.2}", few / one / delta, compute / delta);
+            format!("{predicted:.1}"), format!("{rate:.0}"), percent(off), percent(1.0 - eight / predicted);
+            percent(1.0 - eight / rate), format!("{:.1}, {:.1}", rate / one, rate / alone(network))],
+        );
     }
-    table.note(
-        "The paper's speed-ups of 7.2 and 7.7 are over one GPU of Caffe at Caffe's batch; over one GPU of AccUDNN at its own \
-         batch they are what stands behind.",
-    );
+    note!(table;
+        "The paper's speed-ups of 7.2 and 7.7 are over one GPU of Caffe at Caffe's batch; over one GPU of AccUDNN at its \
+         own batch they are what stands behind.");
     table
 }
 
@@ -475,23 +327,15 @@ pub fn workers(scale: &Scale) -> Table {
     let mut table = Table::new(
         "AccUDNN §6.3 C and D, Fig. 10 and Table 2: 8 workers with an M40 each, parameter servers over 10 Gb/s Ethernet. \
          Between iterations Δ = 2 x parameters / 0.70 GB/s, which is what Table 2 comes to for all four of its rows.",
-        &[
-            "network",
-            "Δ",
-            "keep: batch, images/s, scaling",
-            "published (Caffe-PS)",
-            "accudnn: batch, images/s, scaling",
-            "published (AccUDNN-PS)",
-            "plimsoll: batch, images/s, scaling",
-            "update without overlap, with it",
-        ],
+        "network | Δ | keep: batch, images/s, scaling | published (Caffe-PS) | accudnn: batch, images/s, scaling | \
+         published (AccUDNN-PS) | plimsoll: batch, images/s, scaling | update without overlap, with it",
         plot,
     );
     for (network, caffe, one, eight, theirs, rate) in scale.pick(&WORKERS, 1) {
-        let Some(subject) = scale.subject(network, None, device("m40", true)) else { continue };
+        let subject = scale.subject(network, None, device("m40", true));
         // At the published batches: with our memory, keeping everything would fit more than Caffe did.
         let delta = Seconds(2.0 * 4.0 * subject.network.all_parameters() as f64 / SYNCHRONISATION);
-        let budget = budget(scale, &subject);
+        let budget = budget(&subject);
         let of = |policy, batch: u64| {
             let trace = subject.trace(batch);
             subject.plan(&trace, policy, budget).map(|made| {
@@ -501,50 +345,36 @@ pub fn workers(scale: &Scale) -> Table {
         };
         let keep = of(Policy::Keep, *caffe);
         let found = algorithm_2(&subject, budget);
-        let accudnn =
-            found.as_ref().and_then(|(trace, _)| of(Policy::Accudnn { as_printed: false }, trace.batch));
+        let accudnn = found.as_ref().and_then(|(trace, _)| of(ACCUDNN, trace.batch));
         let ours = found.as_ref().and_then(|(trace, made)| {
             let (batch, _) = no_slower(&subject, budget, trace.batch, subject.rate(trace, made.makespan));
             of(Policy::Plimsoll, batch)
         });
         let update = ours.and_then(|(batch, ..)| overlapped(&subject, batch, budget, delta));
         let text = |(batch, whole, scaling): (u64, f64, f64)| format!("{batch}, {whole:.0}, {scaling:.2}");
-        let x = table.plot.at(network);
-        for (name, one) in [("keep, Caffe's batch", keep), ("accudnn", accudnn), ("plimsoll", ours)] {
-            one.into_iter().for_each(|one| table.plot.add(name, x, one.2));
-        }
+        let all = [("keep, Caffe's batch", keep), ("accudnn", accudnn), ("plimsoll", ours)];
+        let x = table.plot.over(network, all.map(|(name, one)| (name, one.map(|one| one.2))));
         table.plot.published("keep, Caffe's batch", x, eight / one);
         table.plot.published("accudnn", x, rate / one);
-        table.row(vec![
-            (*network).to_owned(),
-            delta.to_string(),
-            or_dash(keep, text),
-            format!("{caffe}, {eight:.0}, {:.1}", eight / one),
-            or_dash(accudnn, text),
-            format!("{theirs}, {rate:.0}, {:.1}", rate / one),
-            or_dash(ours, text),
-            or_dash(update, |(without, with)| format!("{without}, {with}")),
-        ]);
+        table.row(cells![network, delta, keep.map(text), format!("{caffe}, {eight:.0}, {:.1}", eight / one);
+            accudnn.map(text), format!("{theirs}, {rate:.0}, {:.1}", rate / one), ours.map(text);
+            update.map(|(without, with)| format!("{without}, {with}"))]);
         if let (Some(accudnn), Some(keep)) = (accudnn, keep) {
-            table.claims.hold(
-                "Eight workers scale better at AccUDNN's batch than at Caffe's (Table 2)",
-                format!("{network} ({:.2} over {:.2})", accudnn.2, keep.2),
-                accudnn.2 > keep.2,
-            );
+            claim!(table.claims; "Eight workers scale better at AccUDNN's batch than at Caffe's (Table 2)";
+                "{network} ({:.2} over {:.2})", accudnn.2, keep.2; accudnn.2 > keep.2);
         }
         if let (Some(ours), Some(accudnn)) = (ours, accudnn) {
             table.advantage(format!("{network}, images/s of 8 workers"), ours.1 / accudnn.1);
         }
     }
-    table.note(
+    note!(table;
         "The paper's scaling is over one worker of Caffe at Caffe's batch; ours is over one worker of the same batch. \
-         Iterations of the model are shorter than Caffe's, so that Δ weighs more.",
-    );
-    table.note(
-        "The last column is modelled, too: an update by plimsoll's plan at its batch, with Δ behind the iteration, and with \
-         plimsoll's exchange beside it. That one sends gradients in pieces of 1 MiB while the backward pass and the next \
-         forward pass go on, by way of the hosts, over a network whose rate makes Δ of the same bytes, without latency.",
-    );
+         Iterations of the model are shorter than Caffe's, so that Δ weighs more.");
+    note!(table;
+        "The last column is modelled, too: an update by plimsoll's plan at its batch, with Δ behind the iteration, and \
+         with plimsoll's exchange beside it. That one sends gradients in pieces of 1 MiB while the backward pass and the \
+         next forward pass go on, by way of the hosts, over a network whose rate makes Δ of the same bytes, without \
+         latency.");
     table
 }
 
@@ -558,9 +388,6 @@ fn overlapped(subject: &Subject, batch: u64, budget: Bytes, delta: Seconds) -> O
     let gradients = 4.0 * subject.network.all_parameters() as f64;
     let bytes_per_second = BytesPerSecond(2.0 * 7.0 / 8.0 * gradients / delta.0);
     let interconnect = Interconnect { bytes_per_second, latency_seconds: Seconds::ZERO };
-    let (form, overlap) = (Form::Sharded, Overlap::Forward(PIECE_BYTES));
-    let workers = Workers { count: 8, interconnect, form, staged: true, passes: 1, overlap };
-    let exchange = exchange(&program, &workers).expect("it trains");
-    exchange.check(&program.trace, &schedule).expect("the plan can run with it");
-    Some((made.makespan + delta, simulate_update(&program.trace, &schedule, &exchange).seconds))
+    let workers = Workers { overlap: Overlap::Forward(PIECE_BYTES), ..scaling::workers(8, interconnect) };
+    Some((made.makespan + delta, exchanged(&program, &schedule, workers).0))
 }

@@ -3,15 +3,16 @@
 //!
 //! *Observed* times are those of the device's model; the paper measured them.
 
+use crate::accudnn::ACCUDNN;
 use crate::frameworks::{caffe, of_all};
 use crate::plot::Plot;
 use crate::subjects::{Scale, Subject, device, peak};
-use crate::table::{Table, at_most, gb, in_gb, mb, percent};
+use crate::table::{Table, at_most, cells, claim, gb, in_gb, mb, note, percent};
 use plimsoll::ir::program::Program;
+use plimsoll::ir::schedule::Command;
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::trace::{Op, Phase, Trace};
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::Model;
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ const ESTIMATED: [u64; 3] = [256, 512, 1024];
 /// Largest batch of AlexNet that Caffe trains in 12 GB (Table 1).
 const CAFFES_MOST: u64 = 848;
 
-fn alexnet(scale: &Scale) -> Option<Subject> {
+fn alexnet(scale: &Scale) -> Subject {
     scale.subject("alexnet", None, device("m40", false))
 }
 
@@ -34,38 +35,32 @@ pub fn efficiency(scale: &Scale) -> Table {
     let mut table = Table::new(
         "AccUDNN §6.2.1 A, Fig. 6: AlexNet, NVIDIA M40. FLOP/s of all layers of a type in one iteration, over their time, in \
          TFLOP/s; and how much more than at half the batch.",
-        &["batch", "conv", "more than at half", "fc", "more than at half"],
+        "batch | conv | more than at half | fc | more than at half",
         plot,
     );
-    let Some(subject) = alexnet(scale) else { return table };
-    let mut before: [Option<(f64, f64)>; 2] = [None; 2];
+    let subject = alexnet(scale);
+    let mut before: [Option<(f64, Option<f64>)>; 2] = [None; 2];
     for batch in scale.pick(&BATCHES, 2).iter().copied() {
         let trace = subject.trace(batch);
-        let mut cells = vec![batch.to_string()];
+        let mut cells = cells![batch];
         for (kind, before) in kinds.into_iter().zip(&mut before) {
             let of_kind = |op: &&Op| op.kind == kind;
-            let (flops, seconds) =
-                trace.ops.iter().filter(of_kind).fold((0.0, 0.0), |(flops, seconds), op| {
-                    (flops + op.flops as f64, seconds + op.seconds.0)
-                });
-            let rate = flops / seconds / 1e12;
-            let more = before.map_or(f64::INFINITY, |(earlier, _)| rate / earlier - 1.0);
-            let x = table.plot.at(&batch.to_string());
-            table.plot.add(kind, x, rate);
-            cells.push(format!("{rate:.3}"));
-            cells.push(if more.is_finite() { percent(more) } else { "-".to_owned() });
-            if let Some((_, earlier)) = before.filter(|(_, earlier)| earlier.is_finite()) {
-                table.claims.hold(
-                    "The increase of FLOP/s with the batch gradually slows down to a plateau (§6.2.1)",
-                    format!("{kind} at {batch} ({} after {})", percent(more), percent(earlier)),
-                    at_most(more, earlier) && more >= -1e-3,
-                );
+            let sum = |of: fn(&Op) -> f64| trace.ops.iter().filter(of_kind).map(of).fold(0.0, |a, b| a + b);
+            let rate = sum(|op| op.flops as f64) / sum(|op| op.seconds.0) / 1e12;
+            let more = before.map(|(earlier, _)| rate / earlier - 1.0);
+            table.plot.over(&batch.to_string(), [(kind, Some(rate))]);
+            cells.extend(cells![format!("{rate:.3}"), more.map(percent)]);
+            if let (Some(more), Some((_, Some(earlier)))) = (more, *before) {
+                claim!(table.claims;
+                    "The increase of FLOP/s with the batch gradually slows down to a plateau (§6.2.1)";
+                    "{kind} at {batch} ({} after {})", percent(more), percent(earlier);
+                    at_most(more, earlier) && more >= -1e-3);
             }
             *before = Some((rate, more));
         }
         table.alone(cells);
     }
-    table.note("Published: the figure is not legible in the text, which says no number of it.");
+    note!(table; "Published: the figure is not legible in the text, which says no number of it.");
     table
 }
 
@@ -107,10 +102,10 @@ pub fn timelines(scale: &Scale) -> Table {
         "AccUDNN §6.2.1 B, Fig. 7: AlexNet, NVIDIA M40, estimated from the ops' times at 1/8, 1/4, 1/2, 2/3 and all of the \
          largest batch (§3.2). `eq. (2)` has a curve of each layer type and pass (Fig. 5); `plimsoll` is the model that tune \
          fits, which knows each layer as well.",
-        &["batch", "until the end of", "observed: ms", "eq. (2): ms", "off", "plimsoll: ms", "off"],
+        "batch | until the end of | observed: ms | eq. (2): ms | off | plimsoll: ms | off",
         plot,
     );
-    let Some(subject) = alexnet(scale) else { return table };
+    let subject = alexnet(scale);
     let most = if scale.small { 24 } else { CAFFES_MOST };
     let measured: Vec<Program> =
         [most / 8, most / 4, most / 2, 2 * most / 3, most].map(|batch| subject.program(batch)).into();
@@ -138,27 +133,17 @@ pub fn timelines(scale: &Scale) -> Table {
                 1e3 * ops.map(|op| op.seconds.0).sum::<f64>()
             };
             let [seen, by_type, ours] = [&observed, &by_type, &ours].map(milliseconds);
-            table.alone(vec![
-                batch.to_string(),
-                name.to_owned(),
-                format!("{seen:.2}"),
-                format!("{by_type:.2}"),
-                percent(by_type / seen - 1.0),
-                format!("{ours:.2}"),
-                percent(ours / seen - 1.0),
-            ]);
-            table.claims.hold(
-                "Estimates by eq. (2) have a relatively small error, which is taken as 10 % (§6.2.1)",
-                format!("{batch}, {name} ({})", percent(by_type / seen - 1.0)),
-                (by_type / seen - 1.0).abs() <= 0.1,
-            );
+            table.alone(cells![batch, name, format!("{seen:.2}"), format!("{by_type:.2}");
+                percent(by_type / seen - 1.0), format!("{ours:.2}"), percent(ours / seen - 1.0)]);
+            claim!(table.claims;
+                "Estimates by eq. (2) have a relatively small error, which is taken as 10 % (§6.2.1)";
+                "{batch}, {name} ({})", percent(by_type / seen - 1.0); (by_type / seen - 1.0).abs() <= 0.1);
         }
     }
-    table.note(
-        "The paper's estimates lag by what starting kernels takes, which is not in its eq. (2); here the curve is fitted to \
-         times that include it, so that what is left are differences between layers of one type.",
-    );
-    table.note("Published: the figure is not legible in the text, which says no number of it.");
+    note!(table;
+        "The paper's estimates lag by what starting kernels takes, which is not in its eq. (2); here the curve is fitted \
+         to times that include it, so that what is left are differences between layers of one type.");
+    note!(table; "Published: the figure is not legible in the text, which says no number of it.");
     table
 }
 
@@ -170,10 +155,7 @@ const TIMES: usize = 10;
 
 pub fn iteration(scale: &Scale) -> Table {
     let plot = Plot::new("Memory allocated and released in an iteration of AlexNet, M40", "ms", "GB");
-    let heading = ["at", "pass", "allocated: GB", "released: GB", "difference: GB", "published"];
-    let Some(subject) = alexnet(scale).map(Subject::without_reuse) else {
-        return Table::new("AccUDNN §6.2.2, Fig. 8", &heading, plot);
-    };
+    let subject = alexnet(scale).without_reuse();
     let (batch, published, begins) = ITERATION;
     let batch = if scale.small { 8 } else { batch };
     let trace = subject.trace(batch);
@@ -181,8 +163,7 @@ pub fn iteration(scale: &Scale) -> Table {
     let caffes = 12.0 * ITERATION.0 as f64 / CAFFES_MOST as f64;
     let blobs = of_all(&subject.network, batch);
     let kept = peak(&trace);
-    let budget =
-        subject.leanest(&trace, Policy::Accudnn { as_printed: false }).map_or(kept, |made| made.memory);
+    let budget = subject.leanest(&trace, ACCUDNN).map_or(kept, |made| made.memory);
     let mut table = Table::new(
         format!(
             "AccUDNN §6.2.2, Fig. 8: AlexNet as Caffe trains it, batch {batch}, NVIDIA M40. The paper's budget of {published} \
@@ -193,13 +174,11 @@ pub fn iteration(scale: &Scale) -> Table {
             gb(budget),
             gb(kept)
         ),
-        &heading,
+        "at | pass | allocated: GB | released: GB | difference: GB | published",
         plot,
     );
-    let Ok((made, schedule)) =
-        subject.scheduled(&trace, &subject.request(Policy::Accudnn { as_printed: false }, budget))
-    else {
-        table.note("accudnn has no plan within the budget.");
+    let Ok((made, schedule)) = subject.scheduled(&trace, &subject.request(ACCUDNN, budget)) else {
+        note!(table; "accudnn has no plan within the budget.");
         return table;
     };
     let timeline = simulate(&trace, &schedule);
@@ -213,9 +192,9 @@ pub fn iteration(scale: &Scale) -> Table {
     };
     let first = trace.ops.iter().position(|op| op.phase == Phase::Backward);
     let turn = first.map_or(Seconds::ZERO, |first| {
-        let starts = schedule.commands.iter().zip(&timeline.spans).find(|(command, _)| {
-            matches!(command, plimsoll::ir::schedule::Command::Compute { op, .. } if op.index() == first)
-        });
+        let mut all = schedule.commands.iter().zip(&timeline.spans);
+        let starts =
+            all.find(|(command, _)| matches!(command, Command::Compute { op, .. } if op.index() == first));
         starts.map_or(Seconds::ZERO, |(_, span)| span.start)
     });
     let mut times: Vec<Seconds> =
@@ -227,14 +206,9 @@ pub fn iteration(scale: &Scale) -> Table {
         let used = allocated - released;
         let is_turn = at == turn;
         let pass = if at.0 < turn.0 { "forward" } else { "backward and update" };
-        let cells = vec![
-            format!("{:.1} ms", 1e3 * at.0),
-            if is_turn { "the backward pass begins" } else { pass }.to_owned(),
-            gb(allocated),
-            gb(released),
-            gb(used),
-            if is_turn { format!("around {begins:.0} ms") } else { "-".to_owned() },
-        ];
+        let cells = cells![format!("{:.1} ms", 1e3 * at.0);
+            if is_turn { "the backward pass begins" } else { pass }, gb(allocated), gb(released), gb(used);
+            is_turn.then(|| format!("around {begins:.0} ms"))];
         table.add(cells, !is_turn);
     }
     for event in &events {
@@ -242,26 +216,16 @@ pub fn iteration(scale: &Scale) -> Table {
         table.plot.add("allocated", 1e3 * event.at.0, allocated);
         table.plot.add("released", 1e3 * event.at.0, released);
     }
-    table.claims.hold(
-        "What is allocated less what is released stays below the budget (eq. (4), §6.2.2)",
-        format!("at most {} GB of {}", gb(made.alive), gb(budget)),
-        made.alive <= budget,
-    );
-    table.claims.hold(
-        "The backward pass begins around 100 ms (§6.2.2), which is taken as 80 to 120",
-        format!("{:.0} ms", 1e3 * turn.0),
-        (1e3 * turn.0 / begins - 1.0).abs() <= 0.2,
-    );
-    table.note(
-        "The paper's stream allocates everything as soon as there is room, so that its first curve rises at once; here room is \
-         taken when an op or a transfer first needs it.",
-    );
-    table.note(format!(
-        "By blobs Caffe allocates {} MB for feature maps and gradients, of about {caffes:.1} GB at this batch; the rest are \
-         parameters, with gradients and momenta {} MB, and what its kernels take. When the backward pass begins depends on \
-         what convolutions take by the model.",
-        mb(caffe(&blobs)),
-        mb(trace.resident_bytes)
-    ));
+    claim!(table.claims; "What is allocated less what is released stays below the budget (eq. (4), §6.2.2)";
+        "at most {} GB of {}", gb(made.alive), gb(budget); made.alive <= budget);
+    claim!(table.claims; "The backward pass begins around 100 ms (§6.2.2), which is taken as 80 to 120";
+        "{:.0} ms", 1e3 * turn.0; (1e3 * turn.0 / begins - 1.0).abs() <= 0.2);
+    note!(table;
+        "The paper's stream allocates everything as soon as there is room, so that its first curve rises at once; here \
+         room is taken when an op or a transfer first needs it.");
+    note!(table;
+        "By blobs Caffe allocates {} MB for feature maps and gradients, of about {caffes:.1} GB at this batch; the rest \
+         are parameters, with gradients and momenta {} MB, and what its kernels take. When the backward pass begins \
+         depends on what convolutions take by the model.", mb(caffe(&blobs)), mb(trace.resident_bytes));
     table
 }

@@ -3,6 +3,7 @@
 //! A page counts its own rows; the index counts those of all pages, each row once, as several figures share rows. Only the
 //! claims are typed in: the contradictions are worked out from the rows.
 
+use crate::table::percent;
 use std::collections::BTreeMap;
 
 /// Most rows that are named for a claim.
@@ -33,6 +34,12 @@ impl Claims {
         let row = row.into();
         let before = self.0[at].rows.insert(row.clone(), !as_claimed);
         assert_ne!(before, Some(as_claimed), "{words}: {row} has two verdicts");
+    }
+
+    /// Records a share, compared with the published one to 5 points.
+    pub fn near(&mut self, words: &str, of: &str, ours: f64, published: f64) {
+        let row = format!("{of} ({} for {})", percent(ours), percent(published));
+        self.hold(words, row, (ours - published).abs() <= 0.05);
     }
 
     /// Records why rows of a page contradict a claim, if any do.

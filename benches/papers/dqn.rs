@@ -12,7 +12,8 @@ mod reading;
 use crate::Clock;
 use crate::plot::Plot;
 use crate::subjects::{EVALUATIONS as OURS, Scale, device, floor, peak};
-use crate::table::{Table, or_dash, percent};
+use crate::table::{Table, cells, note, or_dash, percent};
+use crate::vdnn::mean;
 use plimsoll::ir::check::check;
 use plimsoll::ir::search_log::SearchLog;
 use plimsoll::ir::trace::Trace;
@@ -152,9 +153,9 @@ impl Case {
 }
 
 /// Returns the mean over draws, if there is a plan for each.
-fn mean(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
+fn mean_of(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
     let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy, allow)).collect();
-    all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
+    all.map(|all| mean(&all))
 }
 
 /// Makes a row from one case, or from a case for each seed.
@@ -173,12 +174,14 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
             made.extend(case.planned(&outcome));
         }
     }
+    let theirs = SYSTEMS.map(|(_, policy, allow)| mean_of(cases, policy, allow));
+    let plimsoll = mean_of(cases, Policy::Plimsoll, Allow::ALL);
     let [random, annealing] = controls.map(Runs::new);
     Row {
         of,
         saved,
-        theirs: SYSTEMS.map(|(_, policy, allow)| mean(cases, policy, allow)),
-        plimsoll: mean(cases, Policy::Plimsoll, Allow::ALL),
+        theirs,
+        plimsoll,
         best: Runs::new(best),
         last: Runs::new(last),
         random,
@@ -195,37 +198,34 @@ fn last_policy(log: &SearchLog) -> Option<Seconds> {
 
 /// Returns the table with its columns, and no row yet.
 fn empty_table() -> Table {
-    let plot = Plot::new(
-        "Overhead over memory reduction, ResNet-110 at batch 256, GTX 1080 Ti",
-        "memory saved of what is not resident, %",
-        "% longer than keeping everything",
-    );
-    let own = ["dqn, best plan", "dqn, last policy", "random", "annealing", "plimsoll", "dqn, seconds"];
-    let heading = ["workload (batch)", "saved"].into_iter().chain(SYSTEMS.map(|system| system.0)).chain(own);
+    let title = "Overhead over memory reduction, ResNet-110 at batch 256, GTX 1080 Ti";
+    let (x, y) = ("memory saved of what is not resident, %", "% longer than keeping everything");
+    let plot = Plot::new(title, x, y);
+    let systems = SYSTEMS.map(|system| system.0).join(" | ");
+    let own = "dqn, best plan | dqn, last policy | random | annealing | plimsoll | dqn, seconds";
     Table::new(
         "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
          saved of what is not resident: none of these moves parameters. Medians of three seeds, and from where to where they \
          reach; with stochastic depth each seed has a draw of its own, and the others have the mean of the three.",
-        &heading.collect::<Vec<_>>(),
+        &format!("workload (batch) | saved | {systems} | {own}"),
         plot,
     )
 }
 
-/// Returns a workload's cases: one, or one for each seed's draw of stochastic depth; `None` if the zoo has no such network.
-fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Option<Vec<Case>> {
+/// Returns a workload's cases: one, or one for each seed's draw of stochastic depth.
+fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Vec<Case> {
     let device = device("gtx1080ti", false);
     let case = |trace| Case::new(trace, device, saved, scale.small);
     if name == KMEANS {
         let points = if scale.small { kmeans::FEW } else { batch };
-        return Some(vec![case(kmeans::trace(points, &device))]);
+        return vec![case(kmeans::trace(points, &device))];
     }
     let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
     let subject = || scale.subject(name, side, device);
     if name == STOCHASTIC {
-        let draw = |seed: &u64| Some(case(subject()?.drawn(Draw { seed: *seed, step: 0 }).trace(batch)));
-        return SEEDS.iter().map(draw).collect();
+        return SEEDS.map(|seed| case(subject().drawn(Draw { seed, step: 0 }).trace(batch))).into();
     }
-    Some(vec![case(subject()?.trace(batch))])
+    vec![case(subject().trace(batch))]
 }
 
 pub fn overheads(scale: &Scale) -> Table {
@@ -235,10 +235,7 @@ pub fn overheads(scale: &Scale) -> Table {
     let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[7]] } else { &WORKLOADS[..] };
     for (name, batch) in workloads {
         for saved in scale.pick(&REDUCTIONS, 2) {
-            let Some(cases) = cases(scale, name, *batch, *saved) else {
-                table.note(format!("{name}: not in the zoo."));
-                break;
-            };
+            let cases = cases(scale, name, *batch, *saved);
             if let Some(case) = cases.iter().find(|case| case.budget < floor(&case.trace)) {
                 floors.insert(format!("{name} ({batch})"), percent(case.most_saved()));
             }
@@ -248,30 +245,23 @@ pub fn overheads(scale: &Scale) -> Table {
         }
     }
     reading::read(&mut table, &rows);
-    table.note(
-        "Fig. 5 is not legible in the text, so no number of it stands here; what the text says of it is below.",
-    );
-    table.note(format!(
-        "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls \
-         (`random`, `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and \
-         all three have {EVALUATIONS} evaluations. `dqn, seconds` are of the policy's thread, processor time, training \
-         included."
-    ));
-    table.note(
-        "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid \
-         in steps of the square root of 2. superneurons has the three modes in which the paper runs it; the paper could not \
-         run the recomputing one on ResNet.",
-    );
-    table.note(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
-    table.note(
-        "Why the others have plans with stochastic depth and superneurons has some on LSTM: a draw is a trace of its own here, \
-         known before it is planned, and an LSTM is unrolled into ops, where the paper's is a single call of cuDNN.",
-    );
-    table.note("`-`: the policy has no plan in that memory.");
+    note!(table;
+        "Fig. 5 is not legible in the text, so no number of it stands here; what the text says of it is below.");
+    note!(table;
+        "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls (`random`, \
+         `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and all three have \
+         {EVALUATIONS} evaluations. `dqn, seconds` are of the policy's thread, processor time, training included.");
+    note!(table;
+        "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a \
+         grid in steps of the square root of 2. superneurons has the three modes in which the paper runs it; the paper \
+         could not run the recomputing one on ResNet.");
+    table.notes.push(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
+    note!(table;
+        "Why the others have plans with stochastic depth and superneurons has some on LSTM: a draw is a trace of its own \
+         here, known before it is planned, and an LSTM is unrolled into ops, where the paper's is a single call of cuDNN.");
+    note!(table; "`-`: the policy has no plan in that memory.");
     for (of, most) in floors {
-        table.note(format!(
-            "{of}: no plan saves more than {most}; the rest is what a single op reads and writes."
-        ));
+        note!(table; "{of}: no plan saves more than {most}; the rest is what a single op reads and writes.");
     }
     table
 }
@@ -282,14 +272,13 @@ fn add(table: &mut Table, row: &Row, plotted: bool) {
         let names = SYSTEMS.iter().map(|system| system.0).chain(["plimsoll", "dqn"]);
         let all = row.theirs.iter().copied().chain([row.plimsoll, row.best.median()]);
         for (name, longer) in names.zip(all) {
-            longer.iter().for_each(|longer| table.plot.add(name, 100.0 * row.saved, 100.0 * longer));
+            table.plot.add(name, 100.0 * row.saved, longer.map(|longer| 100.0 * longer));
         }
     }
-    let cell = |longer: &Option<f64>| or_dash(*longer, percent);
-    let mut cells = vec![row.of.clone(), percent(row.saved)];
-    cells.extend(row.theirs.iter().map(cell));
+    let mut cells = cells![row.of, percent(row.saved)];
+    cells.extend(row.theirs.map(|longer| or_dash(longer, percent)));
     cells.extend([&row.best, &row.last, &row.random, &row.annealing].map(Runs::cell));
-    cells.extend([cell(&row.plimsoll), format!("{:.1}", row.seconds)]);
+    cells.extend(cells![row.plimsoll.map(percent), format!("{:.1}", row.seconds)]);
     table.alone(cells);
     if let (Some(dqn), Some(ours)) = (row.best.median(), row.plimsoll) {
         table.advantage(format!("{}, over dqn", row.name()), (1.0 + dqn) / (1.0 + ours));

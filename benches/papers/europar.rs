@@ -7,8 +7,8 @@
 
 use crate::claims::Claims;
 use crate::plot::Plot;
-use crate::subjects::{ALL, MOVING, Made, Scale, Subject, device, floor, peak};
-use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
+use crate::subjects::{MOVING, Made, Scale, device, floor, peak};
+use crate::table::{SAME, Table, at_most, claim, gb, in_gb, note, or_dash, percent};
 use crate::vdnn::mean;
 use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::trace::Trace;
@@ -32,87 +32,29 @@ const OF_OTHER_BATCHES: [f64; 3] = [0.25, 0.5, 0.75];
 /// Lowest of the high limits, at which the paper finds TFLMS optimal.
 const HIGHEST: f64 = 0.75;
 
-fn cases(figure: u32) -> (&'static str, &'static [Case]) {
+const RESNETS: &[&str] = &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
+const DENSENETS: &[&str] = &["densenet121", "densenet161", "densenet169", "densenet201"];
+
+/// Returns the title of a figure of ratios, and its networks.
+fn cases(figure: u32) -> (&'static str, Vec<Case>) {
+    let all = |names: &[&'static str], side, batch| names.iter().map(|name| (*name, side, batch)).collect();
     match figure {
-        5 => (
-            "a selection, 224x224, batch 32",
-            &[
-                ("resnet50", 224, 32),
-                ("resnet101", 224, 32),
-                ("densenet121", 224, 32),
-                ("inception_v3", 299, 32),
-            ],
-        ),
-        6 => (
-            "ResNet, 224x224, batch 32",
-            &[
-                ("resnet18", 224, 32),
-                ("resnet34", 224, 32),
-                ("resnet50", 224, 32),
-                ("resnet101", 224, 32),
-                ("resnet152", 224, 32),
-            ],
-        ),
-        7 => (
-            "ResNet, 500x500, batch 16",
-            &[
-                ("resnet18", 500, 16),
-                ("resnet34", 500, 16),
-                ("resnet50", 500, 16),
-                ("resnet101", 500, 16),
-                ("resnet152", 500, 16),
-            ],
-        ),
-        8 => (
-            "ResNet, 1000x1000, batch 4",
-            &[
-                ("resnet18", 1000, 4),
-                ("resnet34", 1000, 4),
-                ("resnet50", 1000, 4),
-                ("resnet101", 1000, 4),
-                ("resnet152", 1000, 4),
-            ],
-        ),
-        9 => (
-            "DenseNet, 224x224, batch 32",
-            &[
-                ("densenet121", 224, 32),
-                ("densenet161", 224, 32),
-                ("densenet169", 224, 32),
-                ("densenet201", 224, 32),
-            ],
-        ),
-        10 => (
-            "DenseNet, 500x500, batch 8",
-            &[
-                ("densenet121", 500, 8),
-                ("densenet161", 500, 8),
-                ("densenet169", 500, 8),
-                ("densenet201", 500, 8),
-            ],
-        ),
-        11 => (
-            "DenseNet, 1000x1000, batch 4",
-            &[
-                ("densenet121", 1000, 4),
-                ("densenet161", 1000, 4),
-                ("densenet169", 1000, 4),
-                ("densenet201", 1000, 4),
-            ],
-        ),
-        _ => (
-            "Inception v3, 299x299, 500x500 and 1000x1000",
-            &[("inception_v3", 299, 32), ("inception_v3", 500, 16), ("inception_v3", 1000, 4)],
-        ),
+        5 => {
+            let mut cases: Vec<Case> = all(&["resnet50", "resnet101", "densenet121"], 224, 32);
+            cases.push(("inception_v3", 299, 32));
+            ("a selection, 224x224, batch 32", cases)
+        }
+        6 => ("ResNet, 224x224, batch 32", all(RESNETS, 224, 32)),
+        7 => ("ResNet, 500x500, batch 16", all(RESNETS, 500, 16)),
+        8 => ("ResNet, 1000x1000, batch 4", all(RESNETS, 1000, 4)),
+        9 => ("DenseNet, 224x224, batch 32", all(DENSENETS, 224, 32)),
+        10 => ("DenseNet, 500x500, batch 8", all(DENSENETS, 500, 8)),
+        11 => ("DenseNet, 1000x1000, batch 4", all(DENSENETS, 1000, 4)),
+        _ => {
+            let sides = [(299, 32), (500, 16), (1000, 4)].map(|(side, batch)| ("inception_v3", side, batch));
+            ("Inception v3, 299x299, 500x500 and 1000x1000", sides.to_vec())
+        }
     }
-}
-
-/// First figure that shows images a second.
-const THROUGHPUT: u32 = 13;
-
-/// Returns the figure with the ratios of the same rows as this figure of images a second.
-fn ratios_of(figure: u32) -> u32 {
-    figure - 7
 }
 
 /// Returns LB of Proposition 3: max(all ops, 2 (M_peak - M) / β).
@@ -159,31 +101,26 @@ impl Row {
 }
 
 /// Returns the rows of a figure with ratios. The paper's figure 5 is of one batch.
-fn rows(scale: &Scale, figure: u32, cases: &[Case], table: &mut Table) -> Vec<Row> {
+fn rows(scale: &Scale, figure: u32, cases: &[Case]) -> Vec<Row> {
     let all_batches = figure > 5 && !scale.small;
-    let mut rows = Vec::new();
-    for case in scale.pick(cases, 1) {
-        let (name, side, batch) = *case;
-        let batches = if all_batches { vec![batch / 2, batch, batch * 2] } else { vec![batch] };
-        for at in batches {
-            match rows_of(scale, (name, side, at), at == batch) {
-                Some(of) => rows.extend(of),
-                None => table.note(format!("{name}: not in the zoo.")),
-            }
-        }
-    }
-    rows
+    let batches = |batch| if all_batches { vec![batch / 2, batch, batch * 2] } else { vec![batch] };
+    let cases = scale.pick(cases, 1).iter();
+    let cases = cases.flat_map(|(name, side, batch)| {
+        batches(*batch).into_iter().map(move |at| (*name, *side, at, at == *batch))
+    });
+    cases.flat_map(|(name, side, at, own_batch)| rows_of(scale, (name, side, at), own_batch)).collect()
 }
 
-/// Returns the rows of a network at one batch; `None` if the zoo has no such network.
-fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<Vec<Row>> {
-    let subject = scale.subject(name, Some(side), device("v100", false))?;
+/// Returns the rows of a network at one batch.
+fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Vec<Row> {
+    let subject = scale.subject(name, Some(side), device("v100", false));
     let trace = subject.trace(batch);
     let link = Link { duplex: Duplex::Half, ..subject.link() };
     let (floor, peak) = (floor(&trace), peak(&trace));
     let row = |f: &f64| {
         let budget = floor + Bytes((f * (peak - floor).0 as f64) as u64);
-        let plan = |request: PlanRequest<'static>| made(&subject, &trace, PlanRequest { link, ..request });
+        let plan =
+            |request: PlanRequest<'static>| subject.outcome(&trace, &PlanRequest { link, ..request }).ok();
         let mut plans: Vec<Option<Made>> =
             POLICIES.iter().map(|policy| plan(subject.request(*policy, budget))).collect();
         if own_batch {
@@ -191,20 +128,12 @@ fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<
             plans.push(plan(PlanRequest { allow: MOVING, ..ours }));
             plans.push(plan(ours));
         }
-        Row {
-            network: (name, side),
-            of: format!("{name}, {side} ({batch})"),
-            batch,
-            f: *f,
-            budget,
-            bound: lower_bound(&trace, budget, &link),
-            compute: trace.fastest_seconds(),
-            own_batch,
-            plans,
-        }
+        let (bound, compute) = (lower_bound(&trace, budget, &link), trace.fastest_seconds());
+        let of = format!("{name}, {side} ({batch})");
+        Row { network: (name, side), of, batch, f: *f, budget, bound, compute, own_batch, plans }
     };
     let limits = if own_batch { &LIMITS[..] } else { &OF_OTHER_BATCHES };
-    Some(scale.pick(limits, 3).iter().map(row).collect())
+    scale.pick(limits, 3).iter().map(row).collect()
 }
 
 /// Returns the columns' names, in the order of a row's makespans.
@@ -212,18 +141,12 @@ fn names() -> impl Iterator<Item = &'static str> {
     POLICIES.iter().map(|policy| policy.name()).chain(["plimsoll, moving", "plimsoll"])
 }
 
-pub fn figure(scale: &Scale, figure: u32) -> Table {
-    if figure < THROUGHPUT { ratios(scale, figure) } else { throughput(scale, figure) }
-}
-
-fn ratios(scale: &Scale, figure: u32) -> Table {
+/// Makes a figure of makespans over the bound.
+pub fn ratios(scale: &Scale, figure: u32) -> Table {
     let (what, cases) = cases(figure);
-    let plot = Plot::new(
-        &format!("Euro-Par'20, Fig. {figure}: {what}, V100"),
-        "memory limit between floor (0) and peak (1)",
-        "makespan over lower bound, geometric mean",
-    );
-    let heading: Vec<&str> = ["network, side (batch)", "f"].into_iter().chain(names()).collect();
+    let (x, y) = ("memory limit between floor (0) and peak (1)", "makespan over lower bound, geometric mean");
+    let plot = Plot::new(&format!("Euro-Par'20, Fig. {figure}: {what}, V100"), x, y);
+    let heading = ["network, side (batch)", "f"].into_iter().chain(names()).collect::<Vec<_>>().join(" | ");
     let mut table = Table::new(
         format!(
             "Euro-Par'20 §6, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Makespan over the \
@@ -233,7 +156,7 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
         &heading,
         plot,
     );
-    let rows = rows(scale, figure, cases, &mut table);
+    let rows = rows(scale, figure, &cases);
     for row in &rows {
         let all: Vec<Option<f64>> = row.ratios().collect();
         let cells = all.iter().map(|ratio| or_dash(*ratio, |ratio| format!("{ratio:.3}")));
@@ -258,17 +181,15 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
         }
     }
     explain(&rows, &mut table.claims);
-    table.note(
-        "Published: the figures are not legible in the text, so that no number of them stands here; what the text says of \
-         them is below.",
-    );
-    table.note(
-        "The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit, at the \
-         middle batch.",
-    );
-    table.note(limits_shown(&rows));
-    other_batches(&rows).into_iter().for_each(|words| table.note(words));
-    table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
+    note!(table;
+        "Published: the figures are not legible in the text, so that no number of them stands here; what the text says \
+         of them is below.");
+    note!(table;
+        "The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit, at \
+         the middle batch.");
+    table.notes.push(limits_shown(&rows));
+    other_batches(&rows).into_iter().for_each(|words| table.notes.push(words));
+    note!(table; "`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }
 
@@ -350,11 +271,8 @@ fn claims(row: &Row, claims: &mut Claims) {
     }
     if row.f >= HIGHEST {
         let tflms = row.ratio(Policy::Tflms);
-        claims.hold(
-            TFLMS,
-            format!("{of} ({})", or_dash(tflms, |ratio| format!("{ratio:.3}"))),
-            tflms.is_some_and(|ratio| ratio <= 1.0 + SAME),
-        );
+        claim!(claims; TFLMS; "{of} ({})", or_dash(tflms, |ratio| format!("{ratio:.3}"));
+            tflms.is_some_and(|ratio| ratio <= 1.0 + SAME));
     }
 }
 
@@ -412,20 +330,17 @@ fn why_slower(rows: &[Row], one: Policy, other: Policy) -> String {
     format!("{name} moves more bytes than {than} in {rows} of them; {granted}{tries}")
 }
 
-/// Makes a figure of T = batch / makespan (§6.4).
-fn throughput(scale: &Scale, figure: u32) -> Table {
-    let beside = ratios_of(figure);
+/// Makes the figure of T = batch / makespan (§6.4) of the rows of a figure of ratios.
+pub fn rates(scale: &Scale, beside: u32) -> Table {
+    let figure = beside + 7;
     let (what, cases) = cases(beside);
-    let plot = Plot::new(
-        &format!("Euro-Par'20, Fig. {figure}: throughput, the last network of the table, V100"),
-        "memory limit, GB",
-        "images/s",
+    let title = format!("Euro-Par'20, Fig. {figure}: throughput, the last network of the table, V100");
+    let plot = Plot::new(&title, "memory limit, GB", "images/s");
+    let names_of_plans: Vec<&str> = names().collect();
+    let heading = format!(
+        "network, side (batch) | f | limit: GB | {} | no limit | lower bound",
+        names_of_plans.join(" | ")
     );
-    let heading: Vec<&str> = ["network, side (batch)", "f", "limit: GB"]
-        .into_iter()
-        .chain(names())
-        .chain(["no limit", "lower bound"])
-        .collect();
     let mut table = Table::new(
         format!(
             "Euro-Par'20 §6.4, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Images a second of \
@@ -435,7 +350,7 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
         &heading,
         plot,
     );
-    let rows = rows(scale, beside, cases, &mut table);
+    let rows = rows(scale, beside, &cases);
     let last = rows.iter().rfind(|row| row.own_batch).map(|row| row.of.clone());
     for row in &rows {
         let rate = |seconds: Seconds| row.batch as f64 / seconds.0;
@@ -456,18 +371,11 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
         }
     }
     explain(&rows, &mut table.claims);
-    table.note("Published: the figures are not legible in the text, so that no number of them stands here.");
-    table.note(
-        "The paper draws these curves for several batches of each network, powers of two that the text does not give; here \
-         each has three, of which the plot shows the middle one.",
-    );
-    table.note(limits_shown(&rows));
-    table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
+    note!(table; "Published: the figures are not legible in the text, so that no number of them stands here.");
+    note!(table;
+        "The paper draws these curves for several batches of each network, powers of two that the text does not give; \
+         here each has three, of which the plot shows the middle one.");
+    table.notes.push(limits_shown(&rows));
+    note!(table; "`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
-}
-
-/// Returns a plan; `None` if there is none.
-fn made(subject: &Subject, trace: &Trace, request: PlanRequest<'static>) -> Option<Made> {
-    assert!(request.budget < ALL);
-    subject.outcome(trace, &request).ok()
 }

@@ -4,7 +4,7 @@
 use crate::accudnn::{WORKERS, alone, delta};
 use crate::plot::Plot;
 use crate::subjects::Scale;
-use crate::table::{Table, percent};
+use crate::table::{Table, cells, note, percent};
 use plimsoll::ir::Seconds;
 use plimsoll::tuner::goodput::{best_passes, efficiency};
 
@@ -60,19 +60,8 @@ pub fn updates(_: &Scale) -> Table {
          of Caffe-PS. Goodput is images/s by the efficiency of an update (Pollux), (phi + 256) / (phi + B), phi being the \
          gradient noise scale and B the samples of an update: images of updates of 256. Each worker makes up to 64 passes of a \
          batch up to AccUDNN's.",
-        &[
-            "network",
-            "noise scale",
-            "best update",
-            "images/s",
-            "efficiency",
-            "goodput",
-            "AccUDNN's update",
-            "images/s",
-            "efficiency",
-            "goodput",
-            "AccUDNN's is less by",
-        ],
+        "network | noise scale | best update | images/s | efficiency | goodput | AccUDNN's update | images/s | \
+         efficiency | goodput | AccUDNN's is less by",
         plot,
     );
     for row @ (network, caffe, one, _, batch, _) in WORKERS {
@@ -82,26 +71,19 @@ pub fn updates(_: &Scale) -> Table {
             let (best, theirs) = (cluster.best(noise, batch), (batch, 1));
             let cells = |update: (u64, u64)| {
                 let samples = 8 * update.0 * update.1;
-                [
-                    format!("8 x {} x {} = {samples}", update.1, update.0),
-                    format!("{:.0}", cluster.images_per_second(update)),
-                    percent(efficiency(noise, BASE_BATCH, samples)),
-                    format!("{:.0}", cluster.goodput(noise, update)),
-                ]
+                let [images, good] = [cluster.images_per_second(update), cluster.goodput(noise, update)];
+                cells![format!("8 x {} x {} = {samples}", update.1, update.0), format!("{images:.0}");
+                    percent(efficiency(noise, BASE_BATCH, samples)), format!("{good:.0}")]
             };
             let share = cluster.goodput(noise, theirs) / cluster.goodput(noise, best);
-            let x = table.plot.at(&noise.to_string());
-            table.plot.add(network, x, share);
-            let mut row = vec![network.to_owned(), noise.to_string()];
-            row.extend(cells(best).into_iter().chain(cells(theirs)));
-            row.push(percent(1.0 - share));
-            table.alone(row);
+            table.plot.over(&noise.to_string(), [(network, Some(share))]);
+            let row = [cells![network, noise], cells(best), cells(theirs), cells![percent(1.0 - share)]];
+            table.alone(row.concat());
             table.advantage(format!("{network}, goodput at a noise scale of {noise}"), 1.0 / share);
         }
     }
-    table.note(
+    note!(table;
         "Where the noise scale is large, every image counts, and workers make several passes of AccUDNN's batch for one \
-         exchange. Where it is small, the largest batch has the most images/s and not the most progress.",
-    );
+         exchange. Where it is small, the largest batch has the most images/s and not the most progress.");
     table
 }

@@ -2,16 +2,16 @@
 //! hidden (Fig. 14), training to one accuracy at two batches (Fig. 15), and two nodes (Table 8).
 
 use crate::frameworks::of_all;
-use crate::layrub::{K40M, NOT_LEGIBLE, OVERHEADS};
+use crate::layrub::{HYBRID, K40M, NOT_LEGIBLE, Priced, priced};
 use crate::plot::Plot;
-use crate::subjects::{ALL, Made, Scale, device, peak};
-use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
-use plimsoll::ir::exchange::update::simulate_update;
-use plimsoll::ir::exchange::{Form, Interconnect, Overlap};
-use plimsoll::ir::trace::Trace;
+use crate::scaling::{exchanged, workers};
+use crate::subjects::{ALL, Scale, device, peak};
+use crate::table::{Table, at_most, cells, claim, gb, in_gb, note, or_dash, percent};
+use crate::vdnn::VARIANTS;
+use plimsoll::ir::exchange::{Interconnect, Overlap};
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::tuner::exchange::{Workers, exchange};
-use plimsoll::tuner::{Algorithms, Layers, Layrub, Policy};
+use plimsoll::tuner::Policy;
+use plimsoll::tuner::exchange::Workers;
 
 /// Images of an epoch of ImageNet.
 const IMAGES: f64 = 1_281_167.0;
@@ -25,96 +25,61 @@ pub fn performance(scale: &Scale) -> Table {
         "Layrub §5.3.2, Fig. 13: NVIDIA K40M. Time with everything kept over that of each system, at the least memory of \
          each: layrub-hybrid and plimsoll in its memory of our lowering; vDNN's of networks as its frameworks train them, over \
          the fastest algorithms, as vDNN counts.",
-        &[
-            "network (batch)",
-            "layrub-hybrid",
-            "published",
-            "vdnn-all (m)",
-            "published",
-            "vdnn-all (p)",
-            "plimsoll in layrub's memory",
-        ],
+        "network (batch) | layrub-hybrid | published | vdnn-all (m) | published | vdnn-all (p) | plimsoll in layrub's \
+         memory",
         plot,
     );
-    for (name, batch, ..) in scale.pick(&OVERHEADS[..6], 1) {
-        let Some(subject) = scale.subject(name, None, device("k40", false)) else { continue };
-        let trace = subject.trace(*batch);
-        let kept = trace.fastest_seconds();
-        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
-        let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
-        let vdnn = scale.subject(name, None, device("k40", true)).expect("it is in the zoo").without_reuse();
-        let of = vdnn.trace(*batch);
-        let [lean, fast] = [
-            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest },
-            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest },
-        ]
-        .map(|policy| vdnn.plan(&of, policy, ALL).map(|made| of.fastest_seconds() / made.makespan));
-        let share = |made: &Made| kept / made.makespan;
-        let made_by_layrub = layrub;
-        let (layrub, ours) = (made_by_layrub.as_ref().map(share), ours.as_ref().map(share));
-        let row = format!("{name} ({batch})");
-        let x = table.plot.at(&row);
+    for row in priced(scale, 6) {
+        let vdnn = scale.subject(row.network, None, device("k40", true)).without_reuse();
+        let of = vdnn.trace(row.trace.batch);
+        let share =
+            |at: usize| vdnn.plan(&of, VARIANTS[at].1, ALL).map(|made| of.fastest_seconds() / made.makespan);
+        let [lean, fast] = [0, 1].map(share);
+        let [layrub, ours] = [row.layrub, row.ours].map(|made| row.over(made).map(|over| 1.0 / over));
         let all = [("layrub-hybrid", layrub), ("vdnn-all (m)", lean), ("vdnn-all (p)", fast)];
-        for (name, share) in all.into_iter().chain([("plimsoll in layrub's memory", ours)]) {
-            share.into_iter().for_each(|share| table.plot.add(name, x, share));
-        }
-        let said = *name == "vgg16";
+        table.plot.over(&row.name, all);
+        let x = table.plot.over(&row.name, [("plimsoll in layrub's memory", ours)]);
+        let said = row.network == "vgg16";
         if said {
             table.plot.published("layrub-hybrid", x, 0.83);
         }
-        let published = |words: &str| if said { words } else { NOT_LEGIBLE }.to_owned();
-        let cells = vec![
-            row.clone(),
-            or_dash(layrub, percent),
-            published("83 %"),
-            or_dash(lean, percent),
-            published("below 50 %"),
-            or_dash(fast, percent),
-            or_dash(ours, percent),
-        ];
+        let published = |words| if said { words } else { NOT_LEGIBLE };
+        let cells = cells![row.name, layrub.map(percent), published("83 %"), lean.map(percent);
+            published("below 50 %"), fast.map(percent), ours.map(percent)];
         table.add(cells, !said);
         if let (Some(layrub), Some(lean)) = (layrub, lean) {
-            table.claims.hold(
-                "Layrub is faster than vDNN's memory-optimal policy (§5.3.2)",
-                format!("{row} ({} over {})", percent(layrub), percent(lean)),
-                at_most(lean, layrub),
-            );
+            claim!(table.claims; "Layrub is faster than vDNN's memory-optimal policy (§5.3.2)";
+                "{} ({} over {})", row.name, percent(layrub), percent(lean); at_most(lean, layrub));
             if said {
                 let words = "VGG-16 (64) has 83 % of the performance, and under 50 % with vDNN (m), to 5 points (§5.3.2)";
                 let as_said = (layrub - 0.83).abs() <= 0.05 && lean < 0.55;
-                table.claims.hold(
-                    words,
-                    format!("{row} ({} and {})", percent(layrub), percent(lean)),
-                    as_said,
-                );
-                table.note(geeps(&row, &trace, made_by_layrub.as_ref()));
-                let rate = subject.link().offload_bytes_per_second.0;
-                let blobs = of_all(&subject.network, *batch).data;
-                table.note(format!(
-                    "Why {row} loses less with Layrub here: the {:.2} s that the paper's iteration takes longer (Table 5) are \
-                     {:.1} GB at the link's rate, where all blobs, out and back, are {:.1} GB.",
-                    LONGER,
-                    in_gb(Bytes((LONGER * rate) as u64)),
-                    in_gb(blobs * 2)
-                ));
+                claim!(table.claims; words; "{} ({} and {})", row.name, percent(layrub), percent(lean); as_said);
+                table.notes.push(geeps(&row));
+                let rate = row.subject.link().offload_bytes_per_second.0;
+                let blobs = of_all(&row.subject.network, row.trace.batch).data;
+                note!(table;
+                    "Why {} loses less with Layrub here: the {:.2} s that the paper's iteration takes longer (Table \
+                     5) are {:.1} GB at the link's rate, where all blobs, out and back, are {:.1} GB.",
+                    row.name, LONGER, in_gb(Bytes((LONGER * rate) as u64)), in_gb(blobs * 2));
             }
         }
         if let (Some(layrub), Some(ours)) = (layrub, ours) {
-            table.advantage(row, ours / layrub);
+            table.advantage(row.name, ours / layrub);
         }
     }
     table
 }
 
 /// Explains why the figure's third system is missing, and what the text's remark on its memory means for a network.
-fn geeps(row: &str, trace: &Trace, layrub: Option<&Made>) -> String {
-    let resident = trace.resident_bytes;
-    let doubled = layrub.map(|made| resident + (made.memory - resident) * 2);
+fn geeps(row: &Priced) -> String {
+    let resident = row.trace.resident_bytes;
+    let doubled = row.layrub.map(|made| resident + (made.memory - resident) * 2);
     format!(
         "GeePS, which the figure shows as well, is not here: the text gives neither its times nor what it moves when, but only \
          that its pool is twice as large as the activation data's place (§5.3.1); twice that of layrub-hybrid would be {} of \
-         {row}, which fits the device here, where the paper's GeePS ran out of memory.",
-        or_dash(doubled, |bytes| format!("{} GB", gb(bytes)))
+         {}, which fits the device here, where the paper's GeePS ran out of memory.",
+        or_dash(doubled, |bytes| format!("{} GB", gb(bytes))),
+        row.name
     )
 }
 
@@ -123,56 +88,25 @@ pub fn unhidden(scale: &Scale) -> Table {
     let mut table = Table::new(
         "Layrub §5.3.2, Fig. 14: NVIDIA K40M, the plans of [Table 5](layrub-table5.md). Time of an iteration over that with \
          nothing moved and nothing recomputed; and what share of the transfers, out and back, runs beside computing.",
-        &[
-            "network (batch)",
-            "layrub-hybrid",
-            "published",
-            "its transfers alone",
-            "hidden",
-            "memonger",
-            "published (MXNet)",
-            "plimsoll in layrub's memory",
-        ],
+        "network (batch) | layrub-hybrid | published | its transfers alone | hidden | memonger | published (MXNet) | \
+         plimsoll in layrub's memory",
         plot,
     );
-    for (name, batch, theirs, mxnet) in scale.pick(&OVERHEADS, 1) {
-        let Some(subject) = scale.subject(name, None, device("k40", false)) else { continue };
-        let trace = subject.trace(*batch);
-        let base = trace.fastest_seconds();
-        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
-        let memonger = subject.leanest(&trace, Policy::Memonger { searched: false });
-        let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
-        let name = format!("{name} ({batch})");
-        let x = table.plot.at(&name);
-        let over = |made: &Made| made.makespan / base;
-        for (what, made) in [("layrub-hybrid", &layrub), ("memonger", &memonger), ("plimsoll", &ours)] {
-            made.iter().for_each(|made| table.plot.add(what, x, over(made)));
-        }
-        let rate = subject.link().offload_bytes_per_second;
-        let moving = layrub.as_ref().map(|made| (made.offloaded * 2) / rate / base);
-        let hidden = layrub.as_ref().zip(moving).map(|(made, moving)| 1.0 - (over(made) - 1.0) / moving);
+    for row in priced(scale, 8) {
+        let [layrub, memonger, ours] = [row.layrub, row.memonger, row.ours].map(|made| row.over(made));
+        table.plot.over(&row.name, [("layrub-hybrid", layrub), ("memonger", memonger), ("plimsoll", ours)]);
+        let moving = row.moving();
+        let hidden = layrub.zip(moving).map(|(over, moving)| 1.0 - (over - 1.0) / moving);
         let number = |value: f64| format!("{value:.3}");
-        let published =
-            |share: f64| if share.is_nan() { "-".to_owned() } else { format!("{:.3}", 1.0 + share) };
-        let cells = vec![
-            name.clone(),
-            or_dash(layrub.as_ref().map(over), number),
-            published(*theirs),
-            or_dash(moving, number),
-            or_dash(hidden, percent),
-            or_dash(memonger.as_ref().map(over), number),
-            published(*mxnet),
-            or_dash(ours.as_ref().map(over), number),
-        ];
-        table.add(cells, theirs.is_nan());
-        if let (Some(layrub), Some(ours)) = (layrub, ours) {
-            table.advantage(name, layrub.makespan / ours.makespan);
-        }
+        let [theirs, mxnet] = row.published.map(|share| share.map(|share| number(1.0 + share)));
+        let cells = cells![row.name, layrub.map(number), theirs, moving.map(number), hidden.map(percent);
+            memonger.map(number), mxnet, ours.map(number)];
+        table.add(cells, theirs.is_none());
+        row.advantage(&mut table);
     }
-    table.note(
-        "Published are the ratios of Table 5; the figure itself is not legible in the text. Memonger moves nothing: all that \
-         it takes longer is recomputed.",
-    );
+    note!(table;
+        "Published are the ratios of Table 5; the figure itself is not legible in the text. Memonger moves nothing: all \
+         that it takes longer is recomputed.");
     table
 }
 
@@ -184,16 +118,16 @@ pub fn end_to_end(scale: &Scale) -> Table {
     let mut table = Table::new(
         "Layrub §5.5, Fig. 15: AlexNet, ImageNet, NVIDIA K40M with 11580 MB. Epochs are the paper's: nothing was trained \
          here. Times of an epoch are the model's: with everything kept at the usual batch, with each policy at the large one.",
-        &["system", "batch", "epochs (published)", "an epoch", "training", "over Caffe's", "published"],
+        "system | batch | epochs (published) | an epoch | training | over Caffe's | published",
         plot,
     );
-    let Some(subject) = scale.subject("alexnet", None, device("k40", false)) else { return table };
+    let subject = scale.subject("alexnet", None, device("k40", false));
     let [(usual, epochs), (large, fewer)] = TRAINED;
     let budget = if scale.small { peak(&subject.trace(16)) } else { K40M };
     let (usual, large) = if scale.small { (8, 16) } else { (usual, large) };
     let rows = [
         ("keep (Caffe)", Policy::Keep, usual, epochs, Some(1.0)),
-        ("layrub-hybrid", Policy::Layrub(Layrub::Hybrid), large, fewer, Some(1.4)),
+        ("layrub-hybrid", HYBRID, large, fewer, Some(1.4)),
         ("plimsoll", Policy::Plimsoll, large, fewer, None),
     ];
     let mut base = None;
@@ -203,32 +137,20 @@ pub fn end_to_end(scale: &Scale) -> Table {
         let epoch = made.makespan.0 * IMAGES / batch as f64;
         let training = epoch * epochs;
         let faster = base.get_or_insert(training).max(f64::MIN_POSITIVE) / training;
-        let x = table.plot.at(&format!("{system} ({batch})"));
-        table.plot.add("training", x, training / 3600.0);
-        table.add(
-            vec![
-                system.to_owned(),
-                batch.to_string(),
-                format!("{epochs:.0}"),
-                format!("{:.0} s", epoch),
-                format!("{:.1} h", training / 3600.0),
-                format!("{faster:.2}"),
-                or_dash(published, |times| format!("{times:.1}")),
-            ],
-            published.is_none(),
-        );
-        if policy == Policy::Layrub(Layrub::Hybrid) {
-            table.claims.hold(
-                "Layrub trains AlexNet 1.4 times as fast as Caffe by its larger batch, to 0.2 (§5.5)",
-                format!("batch {batch} ({faster:.2})"),
-                (faster - 1.4).abs() <= 0.2,
-            );
+        table.plot.over(&format!("{system} ({batch})"), [("training", Some(training / 3600.0))]);
+        let cells = cells![system, batch, format!("{epochs:.0}"), format!("{epoch:.0} s");
+            format!("{:.1} h", training / 3600.0), format!("{faster:.2}");
+            published.map(|times| format!("{times:.1}"))];
+        table.add(cells, published.is_none());
+        if policy == HYBRID {
+            claim!(table.claims;
+                "Layrub trains AlexNet 1.4 times as fast as Caffe by its larger batch, to 0.2 (§5.5)";
+                "batch {batch} ({faster:.2})"; (faster - 1.4).abs() <= 0.2);
         }
     }
-    table.note(
-        "ResNet-56, the figure's other network, has neither batches nor epochs in the text, which says that its results are \
-         similar; what an epoch of it takes at the usual and at the largest batch is in [Table 7](layrub-table7.md).",
-    );
+    note!(table;
+        "ResNet-56, the figure's other network, has neither batches nor epochs in the text, which says that its results \
+         are similar; what an epoch of it takes at the usual and at the largest batch is in [Table 7](layrub-table7.md).");
     table
 }
 
@@ -251,32 +173,19 @@ pub fn nodes(scale: &Scale) -> Table {
              MB, an epoch of ImageNet. Gradients are exchanged during the backward pass, in pieces of 16 MiB. `enough` is the \
              network at which two nodes would be as many times as fast as the paper says."
         ),
-        &[
-            "network (batch)",
-            "one node: min",
-            "published",
-            "two nodes: min",
-            "published",
-            "times",
-            "published",
-            "enough",
-        ],
+        "network (batch) | one node: min | published | two nodes: min | published | times | published | enough",
         plot,
     );
     for (name, batch, one, two, times) in scale.pick(&NODES, 1) {
-        let Some(subject) = scale.subject(name, None, device("k40", false)) else { continue };
+        let subject = scale.subject(name, None, device("k40", false));
         let batch = if scale.small { 8 } else { *batch };
         let program = subject.program(batch);
         let budget = if scale.small { peak(&program.trace) } else { K40M };
-        let request = subject.request(Policy::Layrub(Layrub::Hybrid), budget);
+        let request = subject.request(HYBRID, budget);
         let Ok((made, schedule)) = subject.scheduled(&program.trace, &request) else { continue };
         let update = |interconnect: Interconnect| {
             let overlap = Overlap::Backward(Bytes(16 << 20));
-            let workers =
-                Workers { count: 2, interconnect, form: Form::Sharded, staged: true, passes: 1, overlap };
-            let exchange = exchange(&program, &workers).expect("it trains");
-            exchange.check(&program.trace, &schedule).expect("the plan can run with it");
-            simulate_update(&program.trace, &schedule, &exchange).seconds
+            exchanged(&program, &schedule, Workers { overlap, ..workers(2, interconnect) }).0
         };
         let faster = |update: Seconds| 2.0 * (made.makespan / update);
         let rates = ["1Gbit/s", "10Gbit/s", "25Gbit/s", "100Gbit/s"];
@@ -287,35 +196,20 @@ pub fn nodes(scale: &Scale) -> Table {
         let two_nodes = update(ETHERNET.parse().expect("a rate and a latency"));
         let minutes = |update: Seconds, nodes: f64| update.0 * IMAGES / (nodes * batch as f64) / 60.0;
         let row = format!("{name} ({batch})");
-        let x = table.plot.at(&row);
-        table.plot.add("two nodes", x, faster(two_nodes));
+        let x = table.plot.over(&row, [("two nodes", Some(faster(two_nodes)))]);
         table.plot.published("two nodes", x, *times);
-        table.row(vec![
-            row.clone(),
-            format!("{:.0}", minutes(made.makespan, 1.0)),
-            format!("{one:.0}"),
-            format!("{:.0}", minutes(two_nodes, 2.0)),
-            format!("{two:.0}"),
-            format!("{:.2}", faster(two_nodes)),
-            format!("{times:.2}"),
-            enough.unwrap_or("-").to_owned(),
-        ]);
-        table.claims.hold(
-            "Two nodes are at least 1.97 times as fast as one (§5.6)",
-            format!("{row} ({:.2})", faster(two_nodes)),
-            faster(two_nodes) >= 1.965,
-        );
+        table.row(cells![row, format!("{:.0}", minutes(made.makespan, 1.0)), format!("{one:.0}");
+            format!("{:.0}", minutes(two_nodes, 2.0)), format!("{two:.0}");
+            format!("{:.2}", faster(two_nodes)), format!("{times:.2}"), enough.unwrap_or("-")]);
+        claim!(table.claims; "Two nodes are at least 1.97 times as fast as one (§5.6)"; "{row} ({:.2})",
+            faster(two_nodes); faster(two_nodes) >= 1.965);
         let gradients = 4.0 * subject.network.all_parameters() as f64;
-        table.note(format!(
+        note!(table;
             "{row}: gradients of {:.0} MB take {:.1} s over 1 Gb/s one way; an iteration of the paper's took {:.1} s.",
-            gradients / 1e6,
-            gradients / 125e6,
-            one * 60.0 * batch as f64 / IMAGES
-        ));
+            gradients / 1e6, gradients / 125e6, one * 60.0 * batch as f64 / IMAGES);
     }
-    table.note(
-        "Why ours are slower: the paper does not say how Caffe-MPI exchanges; a sum of all gradients in each iteration does \
-         not get through the network that it names in the time that it says.",
-    );
+    note!(table;
+        "Why ours are slower: the paper does not say how Caffe-MPI exchanges; a sum of all gradients in each iteration \
+         does not get through the network that it names in the time that it says.");
     table
 }

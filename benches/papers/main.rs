@@ -41,8 +41,11 @@ use table::{Table, or_dash};
 /// Makes a table.
 type Make = fn(&Scale) -> Table;
 
-/// All tables: name, title, maker.
-const TABLES: [(&str, &str, Make); 43] = [
+/// A table's name, title and maker.
+type Entry = (&'static str, &'static str, Make);
+
+/// All tables.
+const TABLES: [Entry; 44] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
     ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
     ("vdnn-fig10", "vDNN: what its policies offload", vdnn_memory::offloaded),
@@ -57,7 +60,7 @@ const TABLES: [(&str, &str, Make); 43] = [
     (
         "layrub-table6",
         "Layrub: memory in all over the depth of ResNet, and the deepest that fits",
-        layrub::extreme_depth,
+        layrub::depths,
     ),
     ("layrub-table7", "Layrub: the largest batches in a K40", layrub::largest_batches),
     ("layrub-fig13", "Layrub: performance beside vDNN", layrub_time::performance),
@@ -74,34 +77,27 @@ const TABLES: [(&str, &str, Make); 43] = [
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
     ("accudnn-goodput", "Ours beside AccUDNN: the update of its cluster by goodput", goodput::updates),
     ("accudnn-eq9", "AccUDNN: the learning rate of eq. (9)", rates::rates),
-    ("workers-scaling", "Ours alone: 8 to 4,096 workers, and what limits them", scaling::workers),
+    ("workers-scaling", "Ours alone: 8 to 4,096 workers, and what limits them", scaling::scaling),
     ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |scale| {
-        europar::figure(scale, 5)
+        europar::ratios(scale, 5)
     }),
-    ("europar-fig6", "Euro-Par'20: ResNet, 224x224", |scale| europar::figure(scale, 6)),
-    ("europar-fig7", "Euro-Par'20: ResNet, 500x500", |scale| europar::figure(scale, 7)),
-    ("europar-fig8", "Euro-Par'20: ResNet, 1000x1000", |scale| europar::figure(scale, 8)),
-    ("europar-fig9", "Euro-Par'20: DenseNet, 224x224", |scale| europar::figure(scale, 9)),
-    ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |scale| europar::figure(scale, 10)),
-    ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |scale| europar::figure(scale, 11)),
-    ("europar-fig12", "Euro-Par'20: Inception", |scale| europar::figure(scale, 12)),
-    ("europar-fig13", "Euro-Par'20: images a second, ResNet, 224x224", |scale| europar::figure(scale, 13)),
-    ("europar-fig14", "Euro-Par'20: images a second, ResNet, 500x500", |scale| europar::figure(scale, 14)),
-    ("europar-fig15", "Euro-Par'20: images a second, ResNet, 1000x1000", |scale| europar::figure(scale, 15)),
-    ("europar-fig16", "Euro-Par'20: images a second, DenseNet, 224x224", |scale| europar::figure(scale, 16)),
-    ("europar-fig17", "Euro-Par'20: images a second, DenseNet, 500x500", |scale| europar::figure(scale, 17)),
-    ("europar-fig18", "Euro-Par'20: images a second, DenseNet, 1000x1000", |scale| {
-        europar::figure(scale, 18)
-    }),
-    ("europar-fig19", "Euro-Par'20: images a second, Inception", |scale| europar::figure(scale, 19)),
+    ("europar-fig6", "Euro-Par'20: ResNet, 224x224", |scale| europar::ratios(scale, 6)),
+    ("europar-fig7", "Euro-Par'20: ResNet, 500x500", |scale| europar::ratios(scale, 7)),
+    ("europar-fig8", "Euro-Par'20: ResNet, 1000x1000", |scale| europar::ratios(scale, 8)),
+    ("europar-fig9", "Euro-Par'20: DenseNet, 224x224", |scale| europar::ratios(scale, 9)),
+    ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |scale| europar::ratios(scale, 10)),
+    ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |scale| europar::ratios(scale, 11)),
+    ("europar-fig12", "Euro-Par'20: Inception", |scale| europar::ratios(scale, 12)),
+    ("europar-fig13", "Euro-Par'20: images a second, ResNet, 224x224", |scale| europar::rates(scale, 6)),
+    ("europar-fig14", "Euro-Par'20: images a second, ResNet, 500x500", |scale| europar::rates(scale, 7)),
+    ("europar-fig15", "Euro-Par'20: images a second, ResNet, 1000x1000", |scale| europar::rates(scale, 8)),
+    ("europar-fig16", "Euro-Par'20: images a second, DenseNet, 224x224", |scale| europar::rates(scale, 9)),
+    ("europar-fig17", "Euro-Par'20: images a second, DenseNet, 500x500", |scale| europar::rates(scale, 10)),
+    ("europar-fig18", "Euro-Par'20: images a second, DenseNet, 1000x1000", |scale| europar::rates(scale, 11)),
+    ("europar-fig19", "Euro-Par'20: images a second, Inception", |scale| europar::rates(scale, 12)),
+    // Its policy trains for seconds, and has controls.
+    ("dqn-fig5", "DQN: overhead over memory reduction", dqn::overheads),
 ];
-
-/// DQN's only figure is separate: its policy trains for seconds, and has controls.
-const LAST: (&str, &str, Make) = ("dqn-fig5", "DQN: overhead over memory reduction", dqn::overheads);
-
-fn all() -> impl Iterator<Item = (&'static str, &'static str, Make)> {
-    TABLES.into_iter().chain([LAST])
-}
 
 struct Options {
     names: Vec<String>,
@@ -118,7 +114,7 @@ fn options() -> Options {
             "--list" => options.list = true,
             "--print" => options.write = false,
             "all" => {}
-            name if all().any(|(known, ..)| known == name) => options.names.push(argument),
+            name if TABLES.iter().any(|(known, ..)| *known == name) => options.names.push(argument),
             // Options of cargo's test harness.
             other if other.starts_with("--") => {}
             other => panic!("there is no table `{other}`; `--list` lists them"),
@@ -131,14 +127,14 @@ fn options() -> Options {
 fn main() -> ExitCode {
     let options = options();
     if options.list {
-        all().for_each(|(name, about, _)| println!("{name:16} {about}"));
+        TABLES.iter().for_each(|(name, about, _)| println!("{name:16} {about}"));
         return ExitCode::SUCCESS;
     }
     let scale = Scale::new(options.small);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/papers");
     let (mut worse, mut index) = (Vec::new(), Index::default());
     let wanted = |name| options.names.is_empty() || options.names.iter().any(|wanted| wanted == name);
-    let tables: Vec<_> = all().filter(|(name, ..)| wanted(*name)).collect();
+    let tables: Vec<Entry> = TABLES.into_iter().filter(|(name, ..)| wanted(*name)).collect();
     let start = Instant::now();
     for ((name, about, _), (made, took)) in tables.iter().zip(make_all(&tables, &scale)) {
         let text = made.markdown(name, about);
@@ -175,10 +171,7 @@ fn main() -> ExitCode {
 
 /// Makes tables on two threads, and returns each with the seconds of its thread, in order. The last one, which takes longest,
 /// is begun first.
-fn make_all(
-    tables: &[(&'static str, &'static str, Make)],
-    scale: &Scale,
-) -> impl Iterator<Item = (Table, f64)> {
+fn make_all(tables: &[Entry], scale: &Scale) -> impl Iterator<Item = (Table, f64)> {
     let next = AtomicUsize::new(0);
     let made: Vec<OnceLock<(Table, f64)>> = tables.iter().map(|_| OnceLock::new()).collect();
     let work = || {
@@ -241,7 +234,7 @@ struct Index {
 impl Index {
     fn add(&mut self, name: &str, about: &'static str, made: &Table, took: f64) {
         let mean = or_dash(made.mean(), |mean| format!("{mean:.3}"));
-        let least = or_dash(made.least(), |least| format!("{:.3}", least.times));
+        let least = or_dash(made.least(), |(_, times)| format!("{times:.3}"));
         let (published, rows) = made.published_rows();
         let line = format!(
             "| [{name}]({name}.md) | {about} | {published} of {rows} | {mean} | {least} | {took:.1} |"

@@ -29,9 +29,8 @@ impl Plot {
         Plot { title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), ..Plot::default() }
     }
 
-    pub fn log_y(mut self) -> Plot {
-        self.log_y = true;
-        self
+    pub fn log_y(self) -> Plot {
+        Plot { log_y: true, ..self }
     }
 
     /// Returns the position of a name on the x axis.
@@ -55,13 +54,21 @@ impl Plot {
         self.series.push(Series { name, colour: beside.unwrap_or(next), points: vec![point], published });
     }
 
-    pub fn add(&mut self, series: &str, x: f64, y: f64) {
-        self.add_to(series, (x, y), false);
+    /// Adds a point, unless it is missing.
+    pub fn add(&mut self, series: &str, x: f64, y: impl Into<Option<f64>>) {
+        y.into().into_iter().for_each(|y| self.add_to(series, (x, y), false));
+    }
+
+    /// Adds a point of each series at a name on the x axis, and returns the name's position.
+    pub fn over<const N: usize>(&mut self, name: &str, points: [(&str, Option<f64>); N]) -> f64 {
+        let x = self.at(name);
+        points.into_iter().for_each(|(series, y)| self.add(series, x, y));
+        x
     }
 
     /// Adds a published figure of a series that already has a point.
-    pub fn published(&mut self, of: &str, x: f64, y: f64) {
-        self.add_to(of, (x, y), true);
+    pub fn published(&mut self, of: &str, x: f64, y: impl Into<Option<f64>>) {
+        y.into().into_iter().for_each(|y| self.add_to(of, (x, y), true));
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::plot::Plot;
 use crate::subjects::Scale;
-use crate::table::{Table, percent};
+use crate::table::{Table, cells, claim, note, percent};
 use plimsoll::ir::config::LearningRateRule::{self, Accudnn, Linear, SquareRoot};
 use plimsoll::tuner::rate::{CEILING_IN_BASE_RATES, default_convexity, learning_rate};
 
@@ -48,7 +48,7 @@ pub fn rates(_: &Scale) -> Table {
             BASE.0,
             PUBLISHED.0 as f64 / BASE.0 as f64
         ),
-        &["rule", "c", "ceiling 1 / c", "rate at 592", "off the published 0.22", "rate at 8192"],
+        "rule | c | ceiling 1 / c | rate at 592 | off the published 0.22 | rate at 8192",
         plot,
     );
     table.published = true;
@@ -64,38 +64,24 @@ pub fn rates(_: &Scale) -> Table {
         for batch in BATCHES {
             table.plot.add(name, batch as f64, at(rule, batch));
         }
-        let (c, ceiling) = match rule {
-            Accudnn { convexity: c } => (format!("{c:.4}"), format!("{:.2}", 1.0 / c)),
-            _ => ("-".to_owned(), "-".to_owned()),
-        };
+        let c = if let Accudnn { convexity } = rule { Some(convexity) } else { None };
+        let ceiling = c.map(|c| format!("{:.2}", 1.0 / c));
         let rate = at(rule, PUBLISHED.0);
-        table.row(vec![
-            name.to_owned(),
-            c,
-            ceiling,
-            format!("{rate:.4}"),
-            percent(rate / PUBLISHED.1 - 1.0),
-            format!("{:.4}", at(rule, BATCHES[BATCHES.len() - 1])),
-        ]);
+        table.row(cells![name, c.map(|c| format!("{c:.4}")), ceiling, format!("{rate:.4}"), percent(rate / PUBLISHED.1 - 1.0);
+            format!("{:.4}", at(rule, BATCHES[BATCHES.len() - 1]))]);
     }
     table.plot.published("eq. (9), default", PUBLISHED.0 as f64, PUBLISHED.1);
     let ours = at(Accudnn { convexity: default }, PUBLISHED.0);
-    table.claims.hold(
-        "Eq. (9) gives 0.22 at a batch of 592, to its two digits (§6.3 D)",
-        format!("the default c ({ours:.4})"),
-        (ours - PUBLISHED.1).abs() <= ROUNDING,
-    );
+    claim!(table.claims; "Eq. (9) gives 0.22 at a batch of 592, to its two digits (§6.3 D)";
+        "the default c ({ours:.4})"; (ours - PUBLISHED.1).abs() <= ROUNDING);
     let [most, least] = [-ROUNDING, ROUNDING].map(|by| convexity_for(PUBLISHED.1 + by));
-    table.note(format!(
-        "The default c puts the ceiling at {CEILING_IN_BASE_RATES} base rates and gives {ours:.4}, which rounds to {ours:.2}. \
-         c = {solved:.2} would give 0.22, and any c from {least:.2} to {most:.2} rounds to it; that of the paper is not said."
-    ));
-    table.note(format!(
+    note!(table;
+        "The default c puts the ceiling at {CEILING_IN_BASE_RATES} base rates and gives {ours:.4}, which rounds to \
+         {ours:.2}. c = {solved:.2} would give 0.22, and any c from {least:.2} to {most:.2} rounds to it; that of the \
+         paper is not said.");
+    note!(table;
         "The default is not fitted to this rate: c = {solved:.2} would put the ceiling at {:.0} base rates, where linear \
          scaling is reported to hold for image classifiers up to {CEILING_IN_BASE_RATES} (`tuner/src/rate.rs`); at the \
-         published batch the two are {} apart.",
-        1.0 / (solved * BASE.1),
-        percent(ours / PUBLISHED.1 - 1.0)
-    ));
+         published batch the two are {} apart.", 1.0 / (solved * BASE.1), percent(ours / PUBLISHED.1 - 1.0));
     table
 }

@@ -62,7 +62,8 @@ pub struct Subject {
     draw: Option<Draw>,
     /// `true` if gradients take the places of activations.
     reuse: bool,
-    small: bool,
+    /// `true` if it belongs to a small table.
+    pub small: bool,
     /// Unique key.
     key: String,
     kept: Arc<Kept>,
@@ -97,24 +98,17 @@ impl Scale {
         if self.small { &full[..small.min(full.len())] } else { full }
     }
 
-    /// Returns a network of the zoo for images of this side, by default the side that it was made for; `None` if the zoo has no
-    /// such network. A small table uses a small network instead.
-    pub fn subject(&self, name: &str, side: Option<u32>, device: Modelled) -> Option<Subject> {
+    /// Returns a network of the zoo for images of this side, by default the side that it was made for. A small table uses a
+    /// small network instead.
+    pub fn subject(&self, name: &str, side: impl Into<Option<u32>>, device: Modelled) -> Subject {
         eprintln!("  {name}");
         let named = if self.small { small_of(name) } else { name };
-        let spec = usual(named)?;
-        let image = side.filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
-        let network = build(&NetworkSpec { image, ..spec }).ok()?;
+        let spec = usual(named).expect("a network of the zoo");
+        let image = side.into().filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
+        let network = build(&NetworkSpec { image, ..spec }).expect("images that are large enough");
         let key = format!("{named} {image:?} {device:?}");
-        Some(Subject {
-            network,
-            device,
-            draw: None,
-            reuse: true,
-            small: self.small,
-            key,
-            kept: Arc::clone(&self.kept),
-        })
+        let (small, kept) = (self.small, Arc::clone(&self.kept));
+        Subject { network, device, draw: None, reuse: true, small, key, kept }
     }
 }
 
@@ -158,11 +152,6 @@ impl Subject {
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
         program
-    }
-
-    /// Returns `true` if it belongs to a small table.
-    pub fn is_small(&self) -> bool {
-        self.small
     }
 
     pub fn link(&self) -> Link {

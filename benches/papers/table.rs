@@ -2,14 +2,8 @@
 
 use crate::claims::Claims;
 use crate::plot::Plot;
-use plimsoll::ir::Bytes;
-
-/// Advantage of `plimsoll` over the paper's own system in one row: above 1 is better.
-pub struct Advantage {
-    /// Row and quantity.
-    pub of: String,
-    pub times: f64,
-}
+use plimsoll::ir::exchange::Interconnect;
+use plimsoll::ir::{Bytes, Seconds};
 
 /// Most rows of a table on its page; a longer one has a separate file.
 const ROWS_OF_A_PAGE: usize = 12;
@@ -17,18 +11,64 @@ const ROWS_OF_A_PAGE: usize = 12;
 /// Share within which times count as equal.
 pub const SAME: f64 = 1e-3;
 
+/// Cells of a row, each with any value that can be a cell. Cells are separated by commas, groups of them by semicolons.
+macro_rules! cells {
+    ($($($cell:expr),+);+) => { vec![$($($crate::table::Cell::text(&$cell)),+),+] };
+}
+
+/// Adds a note, formatted: `note!(table; "text {}", value)`.
+macro_rules! note {
+    ($table:expr; $($text:tt)+) => { $table.notes.push(format!($($text)+)) };
+}
+
+/// Checks a claim against one row: `claim!(claims; words; "row {}", value; as_claimed)`.
+macro_rules! claim {
+    ($claims:expr; $words:expr; $row:literal $(, $value:expr)*; $as_claimed:expr) => {
+        $claims.hold($words, format!($row $(, $value)*), $as_claimed)
+    };
+}
+pub(crate) use {cells, claim, note};
+
+/// A value that can be a cell; a missing one is `-`.
+pub trait Cell {
+    fn text(&self) -> String;
+}
+
+macro_rules! cell {
+    ($($type:ty),+) => { $(impl Cell for $type {
+        fn text(&self) -> String {
+            self.to_string()
+        }
+    })+ };
+}
+cell!(str, String, u64, f64, Seconds, Interconnect);
+
+impl<T: Cell + ?Sized> Cell for &T {
+    fn text(&self) -> String {
+        (*self).text()
+    }
+}
+
+impl<T: Cell> Cell for Option<T> {
+    fn text(&self) -> String {
+        self.as_ref().map_or_else(|| "-".to_owned(), T::text)
+    }
+}
+
 /// A row's cells; `alone` if the paper's text has no number of the row.
 struct Row {
     cells: Vec<String>,
     alone: bool,
 }
 
+#[derive(Default)]
 pub struct Table {
     /// Paper and table of origin, and the device and link that it was made for.
     pub from: String,
-    pub heading: Vec<&'static str>,
+    heading: Vec<String>,
     rows: Vec<Row>,
-    pub advantages: Vec<Advantage>,
+    /// Advantages of `plimsoll` over the paper's own system: row and quantity, and times; above 1 is better.
+    advantages: Vec<(String, f64)>,
     pub claims: Claims,
     /// Explanations of the differences.
     pub notes: Vec<String>,
@@ -38,19 +78,10 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn new(from: impl Into<String>, heading: &[&'static str], plot: Plot) -> Table {
-        let (rows, advantages, notes) = (Vec::new(), Vec::new(), Vec::new());
-        let claims = Claims::default();
-        Table {
-            from: from.into(),
-            heading: heading.to_vec(),
-            rows,
-            advantages,
-            claims,
-            notes,
-            published: false,
-            plot,
-        }
+    /// Returns a table without rows; ` | ` separates the columns of the heading.
+    pub fn new(from: impl Into<String>, heading: &str, plot: Plot) -> Table {
+        let heading = heading.split(" | ").map(str::to_owned).collect();
+        Table { from: from.into(), heading, plot, ..Table::default() }
     }
 
     /// Adds a row with a number in the paper's text.
@@ -69,28 +100,24 @@ impl Table {
         self.rows.push(Row { cells, alone });
     }
 
-    pub fn note(&mut self, words: impl Into<String>) {
-        self.notes.push(words.into());
-    }
-
     pub fn advantage(&mut self, of: impl Into<String>, times: f64) {
-        self.advantages.push(Advantage { of: of.into(), times });
+        self.advantages.push((of.into(), times));
     }
 
     /// Returns the rows in which the paper's own system is better.
     pub fn worse(&self) -> impl Iterator<Item = String> + '_ {
-        let worse = self.advantages.iter().filter(|one| one.times < 1.0 - SAME);
-        worse.map(|one| format!("{}: {:.4} times", one.of, one.times))
+        let worse = self.advantages.iter().filter(|(_, times)| *times < 1.0 - SAME);
+        worse.map(|(of, times)| format!("{of}: {times:.4} times"))
     }
 
     /// Returns the smallest advantage.
-    pub fn least(&self) -> Option<&Advantage> {
-        self.advantages.iter().min_by(|a, b| a.times.total_cmp(&b.times))
+    pub fn least(&self) -> Option<&(String, f64)> {
+        self.advantages.iter().min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// Returns the geometric mean of all advantages; `None` if there is none.
     pub fn mean(&self) -> Option<f64> {
-        let logarithms: f64 = self.advantages.iter().map(|one| one.times.ln()).sum();
+        let logarithms: f64 = self.advantages.iter().map(|one| one.1.ln()).sum();
         let count = self.advantages.len();
         (count > 0).then(|| (logarithms / count as f64).exp())
     }
@@ -101,12 +128,11 @@ impl Table {
             false => self.grid(),
         };
         let mut text = format!("# {about}\n\n{}\n\n{rows}{}", self.from, self.origin());
-        if let (Some(mean), Some(least)) = (self.mean(), self.least()) {
+        if let (Some(mean), Some((of, times))) = (self.mean(), self.least()) {
             let count = self.advantages.len();
             text += &format!(
                 "\nplimsoll over the paper's own system: {mean:.3} times in the geometric mean of {count} comparisons; least: \
-                 {:.3} ({}).\n",
-                least.times, least.of
+                 {times:.3} ({of}).\n"
             );
         }
         let worse: Vec<String> = self.worse().collect();
@@ -144,16 +170,15 @@ impl Table {
     }
 
     /// Returns the heading and the rows. If only some rows have a number in the paper's text, a column marks them.
-    fn lines(&self) -> Vec<Vec<&str>> {
+    fn lines<'t>(&'t self) -> Vec<Vec<&'t str>> {
         let (published, all) = self.published_rows();
         let mixed = 0 < published && published < all;
-        let heading = self.heading.iter().copied().chain(mixed.then_some("in the text")).collect();
-        let mut lines: Vec<Vec<&str>> = vec![heading];
-        for row in &self.rows {
-            let mark = mixed.then_some(if row.alone { "ours alone" } else { "published" });
-            lines.push(row.cells.iter().map(String::as_str).chain(mark).collect());
-        }
-        lines
+        let line = |cells: &'t [String], mark| {
+            cells.iter().map(String::as_str).chain(mixed.then_some(mark)).collect()
+        };
+        let mark = |row: &Row| if row.alone { "ours alone" } else { "published" };
+        let rows = self.rows.iter().map(|row| line(&row.cells, mark(row)));
+        [line(&self.heading, "in the text")].into_iter().chain(rows).collect()
     }
 
     /// Returns the lines as Markdown.

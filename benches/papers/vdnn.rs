@@ -5,7 +5,7 @@ use crate::claims::Claims;
 use crate::frameworks::{Blobs, of_features, vdnn_baseline};
 use crate::plot::Plot;
 use crate::subjects::{ALL, Made, Scale, Subject, TWELVE_GB, device, peak};
-use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
+use crate::table::{SAME, Table, at_most, cells, claim, gb, in_gb, note, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
@@ -56,23 +56,19 @@ pub struct Case {
 
 /// Returns all networks, with or without gradients in the places of activations.
 pub fn cases(scale: &Scale, reuse: bool) -> Vec<Case> {
-    scale
-        .pick(&NETWORKS, 1)
-        .iter()
-        .filter_map(|(name, batch)| Case::new(scale, name, *batch, reuse))
-        .collect()
+    let case = |(name, batch): &(&str, u64)| Case::new(scale, name, *batch, reuse);
+    scale.pick(&NETWORKS, 1).iter().map(case).collect()
 }
 
 impl Case {
-    /// Returns `None` if the zoo has no such network.
-    fn new(scale: &Scale, name: &str, batch: u64, reuse: bool) -> Option<Case> {
-        let subject = scale.subject(name, None, device("k40", true))?;
+    fn new(scale: &Scale, name: &str, batch: u64, reuse: bool) -> Case {
+        let subject = scale.subject(name, None, device("k40", true));
         let subject = if reuse { subject } else { subject.without_reuse() };
         let trace = subject.trace(batch);
-        let oracle = subject.plan(&trace, Policy::Keep, ALL)?;
+        let oracle = subject.plan(&trace, Policy::Keep, ALL).expect("memory is unlimited");
         let budget = if scale.small { peak(&trace) } else { TWELVE_GB };
         let (name, blobs) = (format!("{name} ({batch})"), of_features(&subject.network, batch));
-        Some(Case { name, subject, trace, blobs, oracle, budget })
+        Case { name, subject, trace, blobs, oracle, budget }
     }
 
     /// Converts bytes that include all resident bytes to the paper's count: weights and gradients of feature extraction layers.
@@ -109,10 +105,7 @@ pub type Means = [Option<f64>; VARIANTS.len()];
 /// Compares the mean of each variant with the published one.
 pub fn hold_means(claims: &mut Claims, words: &str, ours: &[f64], published: Means) {
     for (((name, ..), ours), published) in VARIANTS.iter().zip(ours).zip(published) {
-        if let Some(published) = published {
-            let row = format!("{name} ({} for {})", percent(*ours), percent(published));
-            claims.hold(words, row, (ours - published).abs() <= 0.05);
-        }
+        published.iter().for_each(|published| claims.near(words, name, *ours, *published));
     }
 }
 
@@ -124,25 +117,13 @@ pub fn mean(all: &[f64]) -> f64 {
 const SHARES: [(&str, usize, f64); 2] = [("vgg19 (128)", 0, 0.51), ("vgg19 (256)", DYNAMIC, 0.78)];
 
 pub fn performance(scale: &Scale) -> Table {
-    let plot = Plot::new(
-        "Performance over an oracle with all memory, K40",
-        "network (batch)",
-        "share of the oracle's",
-    );
+    let title = "Performance over an oracle with all memory, K40";
+    let plot = Plot::new(title, "network (batch)", "share of the oracle's");
     let mut table = Table::new(
         "vDNN §5.3, Fig. 12: NVIDIA K40, 12 GB, networks as the paper's frameworks train them. Images per second over those of \
          the oracle, which keeps everything with the fastest algorithms in memory without end; (*) does not fit the device.",
-        &[
-            "network (batch)",
-            "vdnn-all (m)",
-            "vdnn-all (p)",
-            "vdnn-conv (m)",
-            "vdnn-conv (p)",
-            "vdnn-dyn",
-            "published",
-            "plimsoll in vdnn-dyn's memory",
-            "plimsoll in 12 GB",
-        ],
+        "network (batch) | vdnn-all (m) | vdnn-all (p) | vdnn-conv (m) | vdnn-conv (p) | vdnn-dyn | published | plimsoll \
+         in vdnn-dyn's memory | plimsoll in 12 GB",
         plot,
     );
     let mut lost: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
@@ -150,8 +131,8 @@ pub fn performance(scale: &Scale) -> Table {
         let x = table.plot.at(&case.name);
         let mut row = vec![case.name.clone()];
         let made = VARIANTS.map(|(_, policy)| case.made(policy));
-        let shares: Vec<Option<f64>> =
-            made.iter().map(|(made, _)| made.as_ref().map(|made| case.share(made))).collect();
+        let share = |made: Option<Made>| made.map(|made| case.share(&made));
+        let shares = made.map(|(made, _)| share(made));
         for (at, (name, _)) in VARIANTS.iter().enumerate() {
             row.push(or_dash(shares[at], |share| {
                 table.plot.add(name, x, share);
@@ -164,16 +145,13 @@ pub fn performance(scale: &Scale) -> Table {
         if let Some((name, at, share)) = published {
             table.plot.published(VARIANTS[*at].0, x, *share);
             let ours = shares[*at].unwrap_or(0.0);
-            let of = format!("{}, {name} ({} for {})", VARIANTS[*at].0, percent(ours), percent(*share));
             let words = "Performance of VGG-16 over the oracle's, to 5 points (§5.1, §5.3)";
-            table.claims.hold(words, of, (ours - share).abs() <= 0.05);
+            table.claims.near(words, &format!("{}, {name}", VARIANTS[*at].0), ours, *share);
         }
         let (dynamic, fits) = made[DYNAMIC];
         let (tight, wide) = (dynamic.and_then(|made| case.plimsoll(made.alive)), case.plimsoll(case.budget));
-        for made in [tight, wide] {
-            row.push(or_dash(made, |made| percent(case.share(&made))));
-        }
-        tight.iter().for_each(|made| table.plot.add("plimsoll in vdnn-dyn's memory", x, case.share(made)));
+        row.extend([tight, wide].map(|made| or_dash(share(made), percent)));
+        table.plot.add("plimsoll in vdnn-dyn's memory", x, share(tight));
         table.add(row, published.is_none());
         claims_of_performance(&mut table.claims, &case.name, &shares);
         if let Some(dynamic) = dynamic {
@@ -185,8 +163,8 @@ pub fn performance(scale: &Scale) -> Table {
         }
     }
     losses(&mut table, &lost);
-    if let Some(case) = Case::new(scale, "vgg19", DOWNGRADED.0, false).filter(|_| !scale.small) {
-        table.note(why_nothing_is_downgraded(&case));
+    if !scale.small {
+        table.notes.push(why_nothing_is_downgraded(&Case::new(scale, "vgg19", DOWNGRADED.0, false)));
     }
     table
 }
@@ -223,24 +201,16 @@ fn losses(table: &mut Table, lost: &[Vec<f64>]) {
     for (((name, ..), lost), published) in VARIANTS.iter().zip(lost).zip(published) {
         let worst = lost.iter().copied().fold(0.0, f64::max);
         let (mean, worst) = (percent(mean(lost)), percent(worst));
-        table.note(format!(
-            "{name}: loses {mean} on average, {worst} at worst; published: {published} (§5.3)."
-        ));
+        note!(table; "{name}: loses {mean} on average, {worst} at worst; published: {published} (§5.3).");
     }
     let means: Vec<f64> = lost.iter().map(|lost| mean(lost)).collect();
-    hold_means(
-        &mut table.claims,
-        "What each policy loses to the oracle on average, to 5 points (§5.3)",
-        &means,
-        [Some(0.46), None, Some(0.43), None, Some(0.05)],
-    );
-    table.note(format!(
-        "Why the leanest algorithms lose more here: with all but no transfer in the way (vdnn-conv), the model's fastest ones \
-         are {:.1} times as fast, where the paper's of cuDNN 4 are {:.1} times.",
-        1.0 / (1.0 - means[2]),
-        1.0 / (1.0 - 0.43)
-    ));
-    table.note("The paper compares the feature extraction layers only; here the classifier and the update count too.");
+    let words = "What each policy loses to the oracle on average, to 5 points (§5.3)";
+    hold_means(&mut table.claims, words, &means, [Some(0.46), None, Some(0.43), None, Some(0.05)]);
+    note!(table;
+        "Why the leanest algorithms lose more here: with all but no transfer in the way (vdnn-conv), the model's fastest \
+         ones are {:.1} times as fast, where the paper's of cuDNN 4 are {:.1} times.", 1.0 / (1.0 - means[2]),
+        1.0 / (1.0 - 0.43));
+    note!(table; "The paper compares the feature extraction layers only; here the classifier and the update count too.");
 }
 
 /// Claims of §5.3 about each network's performance; by variant, the share of the oracle's.
@@ -249,16 +219,10 @@ fn claims_of_performance(claims: &mut Claims, name: &str, shares: &[Option<f64>]
     if name == OURS {
         return;
     }
-    claims.hold(
-        "vdnn-dyn is faster than the policies with the leanest algorithms (§5.3)",
-        name,
-        at_most(all.max(conv), dynamic),
-    );
-    claims.hold(
-        "vdnn-dyn reaches 78 % of the oracle at worst (§5.3)",
-        format!("{name} ({})", percent(dynamic)),
-        dynamic >= 0.78 * (1.0 - SAME),
-    );
+    claim!(claims; "vdnn-dyn is faster than the policies with the leanest algorithms (§5.3)"; "{}", name;
+        at_most(all.max(conv), dynamic));
+    claim!(claims; "vdnn-dyn reaches 78 % of the oracle at worst (§5.3)"; "{name} ({})", percent(dynamic);
+        dynamic >= 0.78 * (1.0 - SAME));
 }
 
 /// The paper's name, our network, convolutions, and the memory in GB of the baseline and of vdnn-dyn, if the text gives it.
@@ -281,94 +245,60 @@ pub fn very_deep(scale: &Scale) -> Table {
          paper counts: a baseline that allocates for the whole network, with the fastest algorithms, and of all systems \
          feature extraction layers alone, without momenta; and, for vdnn-dyn, with everything. Throughput is over the \
          baseline's in memory without end.",
-        &[
-            "network (convolutions)",
-            "baseline: GB",
-            "published",
-            "vdnn-dyn: GB",
-            "published",
-            "vdnn-dyn, everything: GB",
-            "vdnn-dyn: throughput",
-            "published",
-            "plimsoll in vdnn-dyn's memory: throughput",
-            "plimsoll: least GB",
-            "its throughput",
-        ],
+        "network (convolutions) | baseline: GB | published | vdnn-dyn: GB | published | vdnn-dyn, everything: GB | \
+         vdnn-dyn: throughput | published | plimsoll in vdnn-dyn's memory: throughput | plimsoll: least GB | its \
+         throughput",
         plot,
     );
     for (papers, name, convolutions, base, theirs) in scale.pick(&DEEP, 1) {
-        let case = Case::new(scale, name, 32, false).expect("in the zoo");
+        let case = Case::new(scale, name, 32, false);
         let made = case.subject.plan(&case.trace, Policy::VdnnDyn, case.budget);
-        let ours = made.as_ref().and_then(|made| case.plimsoll(made.alive));
+        let ours = made.and_then(|made| case.plimsoll(made.alive));
         let least = case.subject.leanest(&case.trace, Policy::Plimsoll);
-        let share = |made: &Made| percent(case.share(made));
-        let alive = |made: &Made| case.counted(made.alive);
-        let allocated = |made: &Made| case.counted(made.memory);
+        let share = |made: Made| percent(case.share(&made));
+        let (alive, allocated) =
+            (made.map(|made| case.counted(made.alive)), least.map(|made| case.counted(made.memory)));
         let x = f64::from(*convolutions);
         table.plot.add("baseline", x, in_gb(case.baseline()));
-        made.iter().for_each(|made| table.plot.add("vdnn-dyn", x, in_gb(alive(made))));
-        least.iter().for_each(|made| table.plot.add("plimsoll, least", x, in_gb(allocated(made))));
-        base.iter().for_each(|gb| table.plot.published("baseline", x, *gb));
-        theirs.iter().for_each(|gb| table.plot.published("vdnn-dyn", x, *gb));
-        let figure =
-            |gb: &Option<f64>| gb.map_or_else(|| "not legible (figure)".to_owned(), |gb| gb.to_string());
-        table.row(vec![
-            format!("{papers} ({convolutions})"),
-            gb(case.baseline()),
-            figure(base),
-            or_dash(made.as_ref(), |made| gb(alive(made))),
-            figure(theirs),
-            or_dash(made.as_ref(), |made| gb(made.alive)),
-            or_dash(made.as_ref(), share),
-            "99 %".to_owned(),
-            or_dash(ours.as_ref(), share),
-            or_dash(least.as_ref(), |made| gb(allocated(made))),
-            or_dash(least.as_ref(), share),
-        ]);
+        table.plot.add("vdnn-dyn", x, alive.map(in_gb));
+        table.plot.add("plimsoll, least", x, allocated.map(in_gb));
+        table.plot.published("baseline", x, *base);
+        table.plot.published("vdnn-dyn", x, *theirs);
+        let figure = |gb: &Option<f64>| gb.map_or("not legible (figure)".to_owned(), |gb| gb.to_string());
+        table.row(cells![format!("{papers} ({convolutions})"), gb(case.baseline()), figure(base);
+            alive.map(gb), figure(theirs), made.map(|made| gb(made.alive)), made.map(share), "99 %";
+            ours.map(share), allocated.map(gb), least.map(share)]);
         if let Some(said) = base {
-            table.claims.hold(
-                "The baseline of VGG-16 takes 4.9 GB, that of VGG-516 80.6 GB, to 10 % (§5.4)",
-                format!("{papers} ({} GB for {said})", gb(case.baseline())),
-                (in_gb(case.baseline()) / said - 1.0).abs() <= 0.1,
-            );
+            claim!(table.claims;
+                "The baseline of VGG-16 takes 4.9 GB, that of VGG-516 80.6 GB, to 10 % (§5.4)";
+                "{papers} ({} GB for {said})", gb(case.baseline());
+                (in_gb(case.baseline()) / said - 1.0).abs() <= 0.1);
         }
-        let Some(made) = made else { continue };
-        table.claims.hold(
-            "vdnn-dyn has 99 % of the throughput of the baseline (§5.4)",
-            format!("{papers} ({})", share(&made)),
-            case.share(&made) >= 0.99 * (1.0 - SAME),
-        );
-        table.claims.hold(
-            "vdnn-dyn takes 5.8 GB at most (§5.4)",
-            format!("{papers} ({} GB)", gb(alive(&made))),
-            in_gb(alive(&made)) <= 5.85,
-        );
-        if let (Some(ours), Some(least)) = (ours, least) {
+        let (Some(made), Some(alive)) = (made, alive) else { continue };
+        claim!(table.claims; "vdnn-dyn has 99 % of the throughput of the baseline (§5.4)"; "{papers} ({})",
+            share(made); case.share(&made) >= 0.99 * (1.0 - SAME));
+        claim!(table.claims; "vdnn-dyn takes 5.8 GB at most (§5.4)"; "{papers} ({} GB)", gb(alive);
+            in_gb(alive) <= 5.85);
+        if let (Some(ours), Some(allocated)) = (ours, allocated) {
             table.advantage(format!("{papers}, time in vdnn-dyn's memory"), made.makespan / ours.makespan);
-            let times = alive(&made).0 as f64 / allocated(&least).0 as f64;
-            table.advantage(format!("{papers}, least memory"), times);
+            table.advantage(format!("{papers}, least memory"), alive.0 as f64 / allocated.0 as f64);
         }
     }
-    table.note(
+    note!(table;
         "The paper counts convolutions: its VGG-16 is VGG E, our vgg19, with three fully connected layers; with 20k more \
-         convolutions in each of the five groups it is our vgg119 to vgg519.",
-    );
+         convolutions in each of the five groups it is our vgg119 to vgg519.");
     let (papers, name, .., theirs) = DEEP[DEEP.len() - 1];
-    let deepest = (!scale.small).then(|| Case::new(scale, name, 32, false)).flatten();
+    let deepest = (!scale.small).then(|| Case::new(scale, name, 32, false));
     let made = deepest.as_ref().and_then(|case| case.subject.plan(&case.trace, Policy::VdnnDyn, case.budget));
     if let (Some(case), Some(made), Some(said)) = (deepest, made, theirs) {
         let weights = in_gb(case.blobs.weights * 2);
-        table.note(format!(
-            "Why vdnn-dyn takes more than {said} GB of {papers} here: weights and their gradients are {weights:.2} GB, and the \
-             other {:.2} GB are what the fastest algorithms need, of which the model's have a workspace of {} GB; the paper's \
-             {said} GB leave {:.2} GB. Why the baseline of VGG-16 is smaller here: the paper's workspace is larger.",
-            in_gb(case.counted(made.alive)) - weights,
-            gb(WORKSPACE_MOST),
-            said - weights,
-        ));
+        note!(table;
+            "Why vdnn-dyn takes more than {said} GB of {papers} here: weights and their gradients are {weights:.2} GB, \
+             and the other {:.2} GB are what the fastest algorithms need, of which the model's have a workspace of {} \
+             GB; the paper's {said} GB leave {:.2} GB. Why the baseline of VGG-16 is smaller here: the paper's workspace \
+             is larger.", in_gb(case.counted(made.alive)) - weights, gb(WORKSPACE_MOST), said - weights);
     }
-    table.note(
-        "Memory of vdnn-dyn is the most that is alive at once; of plimsoll it is what is allocated, addresses included.",
-    );
+    note!(table;
+        "Memory of vdnn-dyn is the most that is alive at once; of plimsoll it is what is allocated, addresses included.");
     table
 }

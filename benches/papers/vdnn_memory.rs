@@ -9,12 +9,12 @@
 use crate::claims::Claims;
 use crate::plot::Plot;
 use crate::subjects::{Made, Scale, device};
-use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
+use crate::table::{Table, at_most, cells, claim, gb, in_gb, note, or_dash, percent};
 use crate::vdnn::{Case, DYNAMIC, FITS_NOT, Means, OURS, VARIANTS, cases, hold_means, mean};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Phase;
+use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
-use plimsoll::tuner::{Algorithms, Layers, Policy};
 
 /// Way of counting memory.
 #[derive(Clone, Copy, PartialEq)]
@@ -81,31 +81,24 @@ pub fn most(scale: &Scale) -> Table {
         MOST.words,
         "the published base is larger by its workspace (the notes above), and so is what is saved of it",
     );
-    table.note(
-        "Memory of vDNN's policies is what is alive at once; of plimsoll it is what is allocated, addresses included.",
-    );
-    table.note(
-        "Published for single networks: VGG-16 (128) with vdnn-all (m) 4.8 GB, base 15 GB; VGG-16 (256) base 28 GB (§5.1, \
-         §5.3).",
-    );
-    let said = |case: &Case| SAID.iter().find(|said| said.network == case.name && said.of.is_none());
+    note!(table;
+        "Memory of vDNN's policies is what is alive at once; of plimsoll it is what is allocated, addresses included.");
+    note!(table;
+        "Published for single networks: VGG-16 (128) with vdnn-all (m) 4.8 GB, base 15 GB; VGG-16 (256) base 28 GB \
+         (§5.1, §5.3).");
+    let said = |case: &Case| SAID.iter().find(|(network, _, of, _)| *network == case.name && of.is_none());
     for case in cases(scale, false) {
-        let (Some(said), Some(lean)) = (said(&case), case.made(VARIANTS[0].1).0) else { continue };
+        let (Some((.., said)), Some(lean)) = (said(&case), case.made(VARIANTS[0].1).0) else { continue };
         let base = in_gb(case.baseline());
         let all = in_gb(Counting::Papers.count(&case, lean.alive));
-        table.note(format!(
-            "Why {} saves less here: the published base is {:.1} GB above ours, which is workspace, of which the model gives \
-             no algorithm more than {} GB; of the published base, vdnn-all (m) saves {}.",
-            case.name,
-            said.value - base,
-            gb(WORKSPACE_MOST),
-            percent(1.0 - all / said.value)
-        ));
+        note!(table;
+            "Why {} saves less here: the published base is {:.1} GB above ours, which is workspace, of which the model \
+             gives no algorithm more than {} GB; of the published base, vdnn-all (m) saves {}.", case.name,
+            said - base, gb(WORKSPACE_MOST), percent(1.0 - all / said));
     }
-    table.note(
+    note!(table;
         "Why vdnn-conv (p) saves more here than in the paper: its maximum is a convolution with its workspace beside the \
-         inputs of poolings that stay, and the paper's workspace is larger.",
-    );
+         inputs of poolings that stay, and the paper's workspace is larger.");
     table
 }
 
@@ -114,14 +107,12 @@ pub fn average(scale: &Scale) -> Table {
     let from = "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB, memory in GB on average over the ops of forward and backward pass. \
                 `base (p)` keeps everything with the fastest algorithms, (m) is with the leanest; (*) does not fit the device.";
     let mut table = memory(scale, &AVERAGE, from, plot);
-    table.note(
-        "The paper does not say over what its average is. Over ops, each the same, as here, all policies but vdnn-dyn come \
-         within 5 points of it; over time, where the first layers of VGG weigh most, none does.",
-    );
-    table.note(
-        "Why vdnn-dyn saves less here: with a workspace of at most 1 GB, VGG-16 (128) fits with everything kept, where the \
-         paper's has to offload; and OverFeat's base, which has the largest workspace at all times, is smaller.",
-    );
+    note!(table;
+        "The paper does not say over what its average is. Over ops, each the same, as here, all policies but vdnn-dyn \
+         come within 5 points of it; over time, where the first layers of VGG weigh most, none does.");
+    note!(table;
+        "Why vdnn-dyn saves less here: with a workspace of at most 1 GB, VGG-16 (128) fits with everything kept, where \
+         the paper's has to offload; and OverFeat's base, which has the largest workspace at all times, is smaller.");
     table
 }
 
@@ -134,18 +125,8 @@ fn memory(scale: &Scale, measure: &Measure, from: &str, plot: Plot) -> Table {
              in the baseline as well, and of everything. `plimsoll` is its least memory at which it takes no longer than \
              vdnn-dyn."
         ),
-        &[
-            "network (batch)",
-            "counting",
-            "base (p)",
-            "vdnn-all (m)",
-            "vdnn-all (p)",
-            "vdnn-conv (m)",
-            "vdnn-conv (p)",
-            "vdnn-dyn",
-            "plimsoll",
-            "plimsoll, least",
-        ],
+        "network (batch) | counting | base (p) | vdnn-all (m) | vdnn-all (p) | vdnn-conv (m) | vdnn-conv (p) | vdnn-dyn \
+         | plimsoll | plimsoll, least",
         plot,
     );
     for counting in [Counting::Papers, Counting::Ours] {
@@ -160,9 +141,8 @@ fn memory(scale: &Scale, measure: &Measure, from: &str, plot: Plot) -> Table {
             None => percent(*mean),
         };
         let cells = means.iter().zip(measure.means).map(cell);
-        let first = ["saved of base (p), mean of the paper's", counting.name(), "-"].map(str::to_owned);
-        let last = ["-", "-"].map(str::to_owned);
-        table.add(first.into_iter().chain(cells).chain(last).collect(), !papers);
+        let first = cells!["saved of base (p), mean of the paper's", counting.name(), "-"];
+        table.add(first.into_iter().chain(cells).chain(cells!["-", "-"]).collect(), !papers);
         if papers {
             hold_means(&mut table.claims, measure.words, &means, measure.means);
         }
@@ -181,13 +161,12 @@ fn add_row(
     let papers = counting == Counting::Papers;
     let base = counting.baseline(case, measure);
     let counted = |made: &Made| counting.count(case, (measure.of)(made));
-    let all: Vec<(Option<Made>, bool)> = VARIANTS.iter().map(|(_, policy)| case.made(*policy)).collect();
-    let mut row = vec![case.name.clone(), counting.name().to_owned(), gb(base)];
+    let all = VARIANTS.map(|(_, policy)| case.made(policy));
+    let mut row = cells![case.name, counting.name(), gb(base)];
     for (((made, fits), (name, _)), saved) in all.iter().zip(VARIANTS).zip(saved.iter_mut()) {
         row.push(or_dash(made.as_ref(), |made| {
             if papers {
-                let x = table.plot.at(&case.name);
-                table.plot.add(name, x, in_gb(counted(made)));
+                table.plot.over(&case.name, [(name, Some(in_gb(counted(made))))]);
             }
             if case.name != OURS {
                 saved.push(1.0 - counted(made).0 as f64 / base.0 as f64);
@@ -199,9 +178,7 @@ fn add_row(
     let ours = dynamic.as_ref().and_then(|dynamic| least(scale, case, dynamic));
     let leanest = case.subject.leanest(&case.trace, Policy::Plimsoll);
     let of_plimsoll = |made: &Made| counting.count(case, (measure.of_plimsoll)(made));
-    for made in [ours, leanest] {
-        row.push(or_dash(made, |made| gb(of_plimsoll(&made))));
-    }
+    row.extend([ours, leanest].map(|made| or_dash(made, |made| gb(of_plimsoll(&made)))));
     if let (Some(ours), Some(dynamic)) = (&ours, &dynamic) {
         let times = counted(dynamic).0 as f64 / of_plimsoll(ours).0 as f64;
         // The plan is the leanest at its maximum, but may be larger on average.
@@ -209,46 +186,37 @@ fn add_row(
             table.advantage(format!("{}, memory at vdnn-dyn's time, {}", case.name, counting.name()), times);
         }
         if papers {
-            let x = table.plot.at(&case.name);
-            table.plot.add("plimsoll", x, in_gb(of_plimsoll(ours)));
+            table.plot.over(&case.name, [("plimsoll", Some(in_gb(of_plimsoll(ours))))]);
         }
     }
     if papers {
-        let x = table.plot.at(&case.name);
-        table.plot.add("base (p)", x, in_gb(base));
-        let known =
-            all.iter().flat_map(|(made, _)| made).map(|made| counted(made).0 as f64).collect::<Vec<_>>();
+        table.plot.over(&case.name, [("base (p)", Some(in_gb(base)))]);
+        let known: Vec<f64> =
+            all.iter().flat_map(|(made, _)| made).map(|made| counted(made).0 as f64).collect();
         claims(&mut table.claims, measure, &case.name, base, &known, all[DYNAMIC].1);
     }
-    let said = SAID.iter().any(|said| said.network == case.name && said.average == is_average(measure));
-    table.add(row, !(papers && said));
+    table.add(row, !papers || said_of(measure, &case.name).next().is_none());
 }
 
 fn is_average(measure: &Measure) -> bool {
     measure.words == AVERAGE.words
 }
 
-/// Statement of the text on a single network.
-struct Said {
-    network: &'static str,
-    average: bool,
-    /// Position of the variant; `None` for the baseline.
-    of: Option<usize>,
-    /// GB, or the share of the baseline that is saved on average.
-    value: f64,
+fn said_of(measure: &Measure, name: &str) -> impl Iterator<Item = &'static Said> {
+    SAID.iter().filter(move |said| said.0 == name && said.1 == is_average(measure))
 }
 
-const fn said(network: &'static str, average: bool, of: Option<usize>, value: f64) -> Said {
-    Said { network, average, of, value }
-}
+/// Statement of the text on a single network: the network; `true` if on average; the position of the variant, or `None` for the
+/// baseline; and GB, or the share of the baseline that is saved on average.
+type Said = (&'static str, bool, Option<usize>, f64);
 
 /// §5.1, §5.3; and the abstract, whose three shares have the mean that §5.1 gives for the dynamic policy.
 const SAID: [Said; 5] = [
-    said("vgg19 (128)", false, None, 15.0),
-    said("vgg19 (128)", false, Some(0), 4.8),
-    said("vgg19 (256)", false, None, 28.0),
-    said("alexnet (128)", true, Some(DYNAMIC), 0.61),
-    said("overfeat (128)", true, Some(DYNAMIC), 0.83),
+    ("vgg19 (128)", false, None, 15.0),
+    ("vgg19 (128)", false, Some(0), 4.8),
+    ("vgg19 (256)", false, None, 28.0),
+    ("alexnet (128)", true, Some(DYNAMIC), 0.61),
+    ("overfeat (128)", true, Some(DYNAMIC), 0.83),
 ];
 
 /// Adds the paper's claims on a network's memory, in the paper's count; by variant, bytes.
@@ -262,18 +230,16 @@ fn claims(claims: &mut Claims, measure: &Measure, name: &str, base: Bytes, all: 
     let words = format!("vdnn-dyn takes the most memory of the policies {what} (§5.1)");
     claims.hold(&words, name, all.iter().all(|bytes| at_most(*bytes, all[DYNAMIC])));
     claims.hold("vdnn-dyn trains the network within 12 GB (§5.1)", name, fits);
-    for said in SAID.iter().filter(|said| said.network == name && said.average == is_average(measure)) {
-        let of = said.of.map_or("base (p)", |at| VARIANTS[at].0);
-        if said.average {
+    for (_, average, at, said) in said_of(measure, name) {
+        let of = at.map_or("base (p)", |at| VARIANTS[at].0);
+        if *average {
             let ours = 1.0 - all[DYNAMIC] / base.0 as f64;
-            let row = format!("{of}, {name} ({} for {})", percent(ours), percent(said.value));
             let words = "What vdnn-dyn saves of a network's base (p) on average, to 5 points (abstract)";
-            claims.hold(words, row, (ours - said.value).abs() <= 0.05);
+            claims.near(words, &format!("{of}, {name}"), ours, *said);
         } else {
-            let ours = said.of.map_or(in_gb(base), |at| in_gb(Bytes(all[at] as u64)));
-            let row = format!("{of}, {name} ({ours:.1} GB for {})", said.value);
-            let words = "Memory of VGG-16 at most, to 10 % (§5.1, §5.3)";
-            claims.hold(words, row, (ours / said.value - 1.0).abs() <= 0.1);
+            let ours = at.map_or(in_gb(base), |at| in_gb(Bytes(all[at] as u64)));
+            claim!(claims; "Memory of VGG-16 at most, to 10 % (§5.1, §5.3)"; "{of}, {name} ({ours:.1} GB for {said})";
+                (ours / said - 1.0).abs() <= 0.1);
         }
     }
 }
@@ -305,38 +271,27 @@ pub fn offloaded(scale: &Scale) -> Table {
     let mut table = Table::new(
         "vDNN §5.1, Fig. 10: NVIDIA K40, 12 GB, networks as the paper's frameworks train them. Gigabytes that are offloaded to \
          page-locked memory of the host. `plimsoll` within 12 GB.",
-        &["network (batch)", "vdnn-all", "vdnn-conv", "vdnn-dyn", "published", "plimsoll"],
+        "network (batch) | vdnn-all | vdnn-conv | vdnn-dyn | published | plimsoll",
         plot,
     );
     for case in cases(scale, false) {
-        let x = table.plot.at(&case.name);
-        let policies = [
-            ("vdnn-all", Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest }),
-            ("vdnn-conv", Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Leanest }),
-            ("vdnn-dyn", Policy::VdnnDyn),
-        ];
-        let of = policies.map(|(name, policy)| (name, case.made(policy).0.map(|made| made.offloaded)));
+        let of = |at: usize| case.made(VARIANTS[at].1).0.map(|made| made.offloaded);
+        let [all, conv, dynamic] = [0, 2, DYNAMIC].map(of);
         let ours = case.plimsoll(case.budget).map(|made| made.offloaded);
-        for (name, bytes) in of.into_iter().chain([("plimsoll", ours)]) {
-            bytes.into_iter().for_each(|bytes| table.plot.add(name, x, in_gb(bytes)));
-        }
+        let named = [("vdnn-all", all), ("vdnn-conv", conv), ("vdnn-dyn", dynamic), ("plimsoll", ours)];
+        let x = table.plot.over(&case.name, named.map(|(name, bytes)| (name, bytes.map(in_gb))));
         let published = (case.name == OFFLOADED.0).then_some(OFFLOADED.1);
-        if let (Some(published), Some(all)) = (published, of[0].1) {
+        if let (Some(published), Some(all)) = (published, all) {
             table.plot.published("vdnn-all", x, published);
-            table.claims.hold(
-                "vdnn-all offloads 16 GB of VGG-16 (256), to 5 % (§5.1)",
-                format!("{} ({} GB)", case.name, gb(all)),
-                (in_gb(all) / published - 1.0).abs() <= 0.05,
-            );
+            claim!(table.claims; "vdnn-all offloads 16 GB of VGG-16 (256), to 5 % (§5.1)"; "{} ({} GB)",
+                case.name, gb(all); (in_gb(all) / published - 1.0).abs() <= 0.05);
         }
-        let cells = of.map(|(_, bytes)| or_dash(bytes, gb));
-        let published_cell = or_dash(published, |gb| format!("vdnn-all {gb}"));
-        let last = [published_cell, or_dash(ours, gb)];
-        table.add([case.name.clone()].into_iter().chain(cells).chain(last).collect(), published.is_none());
+        let words = published.map(|gb| format!("vdnn-all {gb}"));
+        let cells = cells![case.name, all.map(gb), conv.map(gb), dynamic.map(gb), words, ours.map(gb)];
+        table.add(cells, published.is_none());
     }
-    table.note(
-        "What is offloaded depends on the layers, and not on the algorithms: (m) and (p) are the same.",
-    );
+    note!(table;
+        "What is offloaded depends on the layers, and not on the algorithms: (m) and (p) are the same.");
     table
 }
 
@@ -353,45 +308,28 @@ pub fn bandwidth(scale: &Scale) -> Table {
              processors and memory, of a peak of {peak:.0} GB/s: an average over each op, where the paper measured the \
              highest; of two backward ops, the higher."
         ),
-        &["layer", "forward", "backward", "higher of the two, of the peak", "with transfers at 16 GB/s"],
+        "layer | forward | backward | higher of the two, of the peak | with transfers at 16 GB/s",
         plot,
     );
-    let Some(subject) = scale.subject("vgg19", None, device) else { return table };
+    let subject = scale.subject("vgg19", None, device);
     let subject = subject.without_reuse();
     let program = subject.program(if scale.small { 2 } else { 128 });
-    let all: Vec<(&str, Phase, f64)> = program
-        .trace
-        .ops
-        .iter()
-        .zip(subject.device.bandwidths(&program))
-        .filter(|(op, _)| op.kind == "conv")
-        .map(|(op, rate)| (op.layer.as_str(), op.phase, rate / 1e9))
-        .collect();
+    let all = program.trace.ops.iter().zip(subject.device.bandwidths(&program));
+    let all = all.filter(|(op, _)| op.kind == "conv").map(|(op, rate)| (&*op.layer, op.phase, rate / 1e9));
+    let all: Vec<(&str, Phase, f64)> = all.collect();
     for (layer, _, forward) in all.iter().filter(|(_, phase, _)| *phase == Phase::Forward) {
         let backward = all.iter().filter(|(of, phase, _)| of == layer && *phase == Phase::Backward);
         let backward = backward.map(|(.., rate)| *rate).fold(0.0, f64::max);
         let most = forward.max(backward);
-        let x = table.plot.at(layer);
-        table.plot.add("forward", x, *forward);
-        table.plot.add("backward", x, backward);
-        table.alone(vec![
-            (*layer).to_owned(),
-            format!("{forward:.0}"),
-            format!("{backward:.0}"),
-            percent(most / peak),
-            percent((most + PCIE) / peak),
-        ]);
-        table.claims.hold(
-            "Convolutions leave the bandwidth that offloading and prefetching take (§5.2)",
-            format!("{layer} ({most:.0} GB/s)"),
-            most + PCIE <= peak,
-        );
+        table.plot.over(layer, [("forward", Some(*forward)), ("backward", Some(backward))]);
+        table.alone(cells![layer, format!("{forward:.0}"), format!("{backward:.0}"), percent(most / peak);
+            percent((most + PCIE) / peak)]);
+        claim!(table.claims; "Convolutions leave the bandwidth that offloading and prefetching take (§5.2)";
+            "{layer} ({most:.0} GB/s)"; most + PCIE <= peak);
     }
-    table.note(format!(
-        "Were convolutions to take all of it, transfers would cost {} (§5.2: 5.5 %, {PCIE:.0} of {peak:.0} GB/s). The model \
-         lets no op have more than {} of the peak.",
-        percent(PCIE / peak),
-        percent(subject.device.reach.memory)
-    ));
+    note!(table;
+        "Were convolutions to take all of it, transfers would cost {} (§5.2: 5.5 %, {PCIE:.0} of {peak:.0} GB/s). The \
+         model lets no op have more than {} of the peak.", percent(PCIE / peak),
+        percent(subject.device.reach.memory));
     table
 }

@@ -3,7 +3,8 @@
 
 use super::{KMEANS, LSTM, Row, STOCHASTIC, SYSTEMS};
 use crate::claims::Claims;
-use crate::table::{Table, at_most, percent};
+use crate::table::{Table, at_most, claim, note, percent};
+use crate::vdnn::mean;
 
 /// Value of a row in one column.
 type Column = fn(&Row) -> Option<f64>;
@@ -46,22 +47,20 @@ fn shorter(both: &[(&Row, f64, f64)]) -> String {
 pub(super) fn read(table: &mut Table, rows: &[Row]) {
     let all: Vec<String> =
         OTHERS.iter().map(|(name, of)| format!("{name} {}", shorter(&both(rows, Row::dqn, *of)))).collect();
-    table.note(format!(
-        "Rows in which dqn is as fast (to 0.1 %) or faster, where both have a plan (superneurons in its fastest mode): {}.",
-        all.join(", ")
-    ));
+    note!(table;
+        "Rows in which dqn is as fast (to 0.1 %) or faster, where both have a plan (superneurons in its fastest mode): \
+         {}.", all.join(", "));
     let [memonger, superneurons, ..] = OTHERS;
-    table.note(order(rows, superneurons, memonger));
-    table.note(weakest(rows));
+    table.notes.push(order(rows, superneurons, memonger));
+    table.notes.push(weakest(rows));
     behind(table, rows, superneurons, memonger);
-    table.note(modes(rows));
+    table.notes.push(modes(rows));
     let late = both(rows, |row| row.last.median(), Row::dqn);
     let far = late.iter().filter(|(_, last, best)| last - best > 0.05).count();
-    table.note(format!(
-        "The last policy is more than 5 points behind the best plan found in {far} of {} rows: whether the paper's algorithm 1 \
-         is taken, which returns the last set of actions, or its figure 3, which has the best found, makes that difference.",
-        late.len()
-    ));
+    note!(table;
+        "The last policy is more than 5 points behind the best plan found in {far} of {} rows: whether the paper's \
+         algorithm 1 is taken, which returns the last set of actions, or its figure 3, which has the best found, makes \
+         that difference.", late.len());
     claims(&mut table.claims, rows);
 }
 
@@ -121,13 +120,10 @@ fn modes(rows: &[Row]) -> String {
 fn weakest(rows: &[Row]) -> String {
     let of = |name: &str| {
         let found: Vec<f64> = rows.iter().filter(|row| row.of == name).filter_map(Row::dqn).collect();
-        (found.iter().sum::<f64>() / found.len().max(1) as f64, found.len())
+        (!found.is_empty()).then(|| (mean(&found), found.len()))
     };
-    let mut means: Vec<(&str, f64, usize)> = workloads(rows)
-        .into_iter()
-        .map(|name| (name, of(name).0, of(name).1))
-        .filter(|mean| mean.2 > 0)
-        .collect();
+    let mean = |name| of(name).map(|(mean, count)| (name, mean, count));
+    let mut means: Vec<(&str, f64, usize)> = workloads(rows).into_iter().filter_map(mean).collect();
     means.sort_by(|a, b| b.1.total_cmp(&a.1));
     let list: Vec<String> =
         means.iter().map(|(name, mean, count)| format!("{name} {} ({count} rows)", percent(*mean))).collect();
@@ -160,12 +156,10 @@ fn behind(table: &mut Table, rows: &[Row], superneurons: (&str, Column), memonge
         })
         .collect();
     if !ahead.is_empty() {
-        table.note(format!(
-            "Ahead of dqn are {}. What is cheap to recompute is a rule of theirs from the start; dqn must learn it in its \
-             episodes, and so that swapping no longer pays once the link is full. Equation (3) cannot say that: the graph's \
-             state adds the same to the value of every action.",
-            ahead.join("; ")
-        ));
+        note!(table;
+            "Ahead of dqn are {}. What is cheap to recompute is a rule of theirs from the start; dqn must learn it in \
+             its episodes, and so that swapping no longer pays once the link is full. Equation (3) cannot say that: the \
+             graph's state adds the same to the value of every action.", ahead.join("; "));
     }
 }
 
@@ -177,13 +171,11 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
             claims.hold(&format!("DQN takes less time than {name} (§5.1)"), numbers, no_longer(dqn, other));
         }
     }
-    for row in rows.iter().filter(|row| row.of.starts_with(KMEANS) && row.dqn().is_some()) {
-        let words = "Of these four only DQN supports K-means (§5.1)";
-        claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
-    }
-    for row in rows.iter().filter(|row| row.of.starts_with(STOCHASTIC) && row.dqn().is_some()) {
-        let words = "Of these four only DQN supports ResNet with stochastic depth (§5.1)";
-        claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
+    for (of, what) in [(KMEANS, "K-means"), (STOCHASTIC, "ResNet with stochastic depth")] {
+        for row in rows.iter().filter(|row| row.of.starts_with(of) && row.dqn().is_some()) {
+            let words = format!("Of these four only DQN supports {what} (§5.1)");
+            claims.hold(&words, row.name(), row.theirs.iter().all(Option::is_none));
+        }
     }
     for row in rows.iter().filter(|row| row.of.starts_with(LSTM) && row.dqn().is_some()) {
         let words = "Of these four only TFLMS and DQN work on LSTM (§5.1)";
@@ -201,12 +193,10 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
         let strong = rows.iter().filter(|other| is_strong(other) && other.saved == row.saved);
         let strong: Vec<f64> = strong.filter_map(Row::dqn).collect();
         if let (Some(dqn), false) = (row.dqn(), strong.is_empty()) {
-            let mean = strong.iter().sum::<f64>() / strong.len() as f64;
-            claims.hold(
-                "DQN costs more time on U-Net, LSTM and stochastic depth than on ResNet and VGG, their mean (§5.2)",
-                format!("{} ({} over {})", row.name(), percent(dqn), percent(mean)),
-                no_longer(mean, dqn),
-            );
+            let mean = mean(&strong);
+            claim!(claims;
+                "DQN costs more time on U-Net, LSTM and stochastic depth than on ResNet and VGG, their mean (§5.2)";
+                "{} ({} over {})", row.name(), percent(dqn), percent(mean); no_longer(mean, dqn));
         }
     }
 }
