@@ -58,6 +58,7 @@ fn the_cases_are_as_odd_as_they_should_be() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn fifty_thousand_ops_are_planned_within_seconds() {
     let trace = chain_trace(25_000);
     let memory = trace.memory();
