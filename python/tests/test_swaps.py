@@ -1,7 +1,7 @@
 """Swapping on CUDA's streams, on the stand-in of the driver: the values that Python and Rust exchange.
 
-The orders of waits are tested in Rust (`tools/standin/tests/swaps.rs`). Needs no CUDA in torch; `test.sh` builds the stand-in and
-names it in the environment variable PLIMSOLL_STANDIN.
+The orders of waits are tested in Rust (`tools/standin/tests/swaps.rs`). Needs no CUDA in torch; `test.sh` builds the
+stand-in and names it in the environment variable PLIMSOLL_STANDIN.
 """
 
 import json
