@@ -252,17 +252,16 @@ impl Index {
     fn markdown(&self, wall: f64, processor: Option<f64>) -> String {
         let version = plimsoll::study::version();
         let mut text = format!(
-            "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` \
-             one. Each shows plimsoll beside our implementation of the paper's policy, on the same model of the paper's \
-             device, beside what was published; nothing was measured. plimsoll's search is cut to {} evaluations a plan. \
-             Long tables stand in CSV files. Of the {} rows, {} have a number in the paper's text; \
-             the others are ours alone. The advantage is plimsoll's over the paper's own system, over all rows: shorter \
-             times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts \
-             as equal. Tables are made two at a time, and no plan is made twice in one run: the seconds are the processor time \
-             of the table's thread, of the first table that shows the plan. All took {wall:.0} s on a machine that lends {} \
-             cores, and {} s of processor time with all helpers. Made by plimsoll {version}.\n\n| table | what | rows in \
-             the text | advantage, \
-             geometric mean | least | seconds to make |\n| --- | --- | --- | --- | --- | --- |\n{}\n",
+            "# The papers' tables\n\n`cargo bench --bench papers` makes all tables, `cargo bench --bench papers -- NAME` \
+             one. Each compares plimsoll with our implementation of the paper's policy, on the same model of the paper's \
+             device, and with the published numbers; nothing was measured. plimsoll's search is limited to {} evaluations \
+             a plan. Long tables are in CSV files. Of the {} rows, {} have a number in the paper's text; the others are \
+             ours alone. The advantage is plimsoll's over the paper's system, over all rows: shorter times, less memory, \
+             larger batches, more layers. Above 1 is better; differences up to 0.1 % count as equal. Two tables are made \
+             at a time, and no plan is made twice in one run: the seconds are the processor time of the table's thread, \
+             and a plan counts for the first table that shows it. All took {wall:.0} s on a machine with {} cores, and {} \
+             s of processor time with all helpers. Made by plimsoll {version}.\n\n| table | what | rows in the text | \
+             advantage, geometric mean | least | seconds to make |\n| --- | --- | --- | --- | --- | --- |\n{}\n",
             subjects::EVALUATIONS,
             self.rows,
             self.published,
@@ -270,7 +269,7 @@ impl Index {
             or_dash(processor, |seconds| format!("{seconds:.0}")),
             self.lines.join("\n")
         );
-        text += "\n## Claims\n\nWhat the papers claim, held against the rows of all their tables, each row once; the pages \
+        text += "\n## Claims\n\nClaims of the papers, checked against the rows of all their tables, each row once; the pages \
                  name some of the rows.\n";
         for (paper, claims) in &self.claims {
             for words in claims.words(false) {
