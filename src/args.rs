@@ -36,33 +36,33 @@ const RESEARCH: &str = "Research options";
 #[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Every option can be set in plimsoll.toml, too: see `plimsoll config --help`.")]
 pub struct Cli {
-    /// How to print results on stdout
+    /// Format of results on stdout
     #[arg(long, global = true, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
-    /// Say nothing but results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Output")]
     pub quiet: bool,
-    /// Say more on stderr; twice for everything
+    /// Print more on stderr; give it twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
-    /// How progress, logs and errors are told on stderr
+    /// Format of progress, logs and errors on stderr
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", help_heading = "Output")]
     pub message_format: MessageFormat,
     /// Read settings from this file instead of ./plimsoll.toml or ~/.config/plimsoll/plimsoll.toml
     #[arg(long, global = true, value_name = "FILE", help_heading = "Output")]
     pub config_file: Option<PathBuf>,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What to do.
+/// A command.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Profile, tune, train and compare with the prediction, in one go
     ///
-    /// Without options it trains resnet20 on the shipped handwritten digits within a budget that keeping every feature
-    /// map on the device would not fit.
+    /// Without options it trains resnet20 on the shipped handwritten digits within a budget that keeping every
+    /// activation on the device would exceed.
     #[command(
         after_help = "Example: plimsoll auto --network resnet18 --image 64 --data synthetic --budget 400MB"
     )]
@@ -79,7 +79,7 @@ pub enum Verb {
     /// Choose batch size, placement and learning rate from a profile
     #[command(after_help = "Example: plimsoll tune --network resnet20 --budget 5MB --study digits")]
     Tune(TuneArgs),
-    /// Plan one trace within a budget, which writes a schedule, or show time over memory for a sweep of budgets
+    /// Plan one trace within a budget and write its schedule, or show time over memory for a sweep of budgets
     #[command(
         after_help = "Example: plimsoll plan resnet50.trace.json --budget 60% --link 12GB/s -o resnet50.schedule.json"
     )]
@@ -90,7 +90,7 @@ pub enum Verb {
     /// Prove a schedule free of races and within its budget
     #[command(after_help = "Example: plimsoll check resnet50.trace.json resnet50.schedule.json")]
     Check(CheckArgs),
-    /// Say how long a schedule takes, and where it stalls
+    /// Predict the time of a schedule, and list its stalls
     #[command(
         after_help = "Example: plimsoll simulate resnet50.trace.json resnet50.schedule.json --trace-out iteration.json"
     )]
@@ -101,12 +101,12 @@ pub enum Verb {
     /// Train a few iterations twice, planned and keeping everything, and compare every bit
     #[command(after_help = "Example: plimsoll verify --network resnet20 --batch 32 --budget 70%")]
     Verify(VerifyArgs),
-    /// Make a page that a browser opens offline: of a study, or of a trace and its schedule
+    /// Make a page, which a browser opens offline, from a study or from a trace and its schedule
     ///
-    /// With --format json it is printed as JSON instead (report/1); --format schema prints its schema.
+    /// --format json prints the report as JSON instead (report/1); --format schema prints its schema.
     #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
-    /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer
+    /// Explain in words a study's choice, its limits, and the treatment of a layer
     #[command(after_help = "Example: plimsoll explain digits --layer conv1")]
     Explain(ExplainArgs),
     /// List the networks, or show one layer by layer
@@ -115,20 +115,20 @@ pub enum Verb {
     /// Print one training iteration of a network as a trace
     #[command(after_help = "Example: plimsoll trace resnet50 --batch 32 -o resnet50.trace.json")]
     Trace(TraceArgs),
-    /// Say what this machine offers, what is missing, and under mpirun how fast the network between the processes is
+    /// Show what this machine offers and lacks, and under mpirun the speed of the network between the processes
     #[command(after_help = "Example: plimsoll doctor")]
     Doctor(DoctorArgs),
     /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed, or write what was trained
     ///
-    /// Batch size of each worker, gradient accumulation, learning rate and warm-up. What Plimsoll plans inside an iteration
-    /// (swapping, recomputing ops) stays behind: none of these tools can follow it.
+    /// Batch size of each worker, gradient accumulation, learning rate and warm-up. The plan inside an iteration (swapped and
+    /// recomputed tensors) is not exported: none of these tools can follow it.
     #[command(after_help = "Example: plimsoll export digits --to deepspeed --workers 4")]
     Export(ExportArgs),
-    /// Show which settings hold and where they come from
+    /// Show the settings in effect and their sources
     ///
     /// A setting is the option of the same name. Flags on the line come first, then the environment (PLIMSOLL_BUDGET for
-    /// --budget), then the file plimsoll.toml, here or in ~/.config/plimsoll; in the file, the table of a command before what
-    /// stands on top. Paths are taken from the current folder. A flag that the file sets is put off by --flag=false.
+    /// --budget), then the file plimsoll.toml, here or in ~/.config/plimsoll; in the file, the table of a command before
+    /// the keys at the top. Paths are relative to the current folder. --flag=false turns off a flag that the file sets.
     #[command(after_help = "Example: plimsoll config show plan")]
     Config(ConfigArgs),
     /// Print the completions of a shell
@@ -171,7 +171,7 @@ impl Verb {
     }
 }
 
-/// Which network, for which images.
+/// A network and its images.
 #[derive(Clone, Debug, Args)]
 pub struct NetworkArgs {
     /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
@@ -191,7 +191,7 @@ pub struct NetworkArgs {
 /// The data's option.
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
-    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER (a folder of JPEG or PNG files for each
+    /// Training data: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER (a folder of JPEG or PNG files for each
     /// class), text:FILE, tokens:FILE (16-bit tokens, NumPy's .npy, or a folder with train.bin), mnist:FOLDER or cifar10:FOLDER
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
@@ -200,7 +200,7 @@ pub struct DataArgs {
 /// The device and how it is set up.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one). Or a GPU that is not here,
+    /// Training device: cpu; cuda or cuda:N, an NVIDIA GPU (new: so far tested without one); or a GPU that is not here,
     /// modelled from its data sheet, on which nothing runs: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
@@ -213,13 +213,13 @@ pub struct DeviceArgs {
     /// Compute threads of the CPU; by default all cores but one, which is left to the two transfer streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// With cpu: pace the link between device and host to this rate each way, such as 12GB/s; by default as fast as it goes
+    /// With cpu: pace the link between device and host to this rate each way, such as 12GB/s; by default it runs at full speed
     #[arg(long, value_name = "RATE")]
     pub link: Option<BytesPerSecond>,
-    /// With a paced link: whether both ways can be busy at once
+    /// With a paced link: its duplex mode
     #[arg(long, value_enum, default_value_t)]
     pub duplex: DuplexArg,
-    /// Where swapped tensors go: memory, or with cpu file:PATH
+    /// Host storage of swapped tensors: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
 }
@@ -227,7 +227,7 @@ pub struct DeviceArgs {
 /// The precision of any device, and how a GPU chooses kernels.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct KernelArgs {
-    /// Number format of convolutions and matrix products; bf16 also halves the bytes of feature maps. Sums and parameters are
+    /// Number format of convolutions and matrix products; bf16 also halves the bytes of activations. Sums and parameters are
     /// f32
     #[arg(long, value_enum, value_name = "PRECISION", default_value_t)]
     pub precision: PrecisionArg,
@@ -236,7 +236,7 @@ pub struct KernelArgs {
     pub deterministic: bool,
 }
 
-/// What is worked on, and where.
+/// A workload: network, data, device and optimizer.
 #[derive(Clone, Debug, Args)]
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct WorkloadArgs {
@@ -253,20 +253,20 @@ pub struct WorkloadArgs {
 /// The optimizer's option.
 #[derive(Clone, Debug, Args)]
 pub struct OptimizerArgs {
-    /// The optimizer; what it keeps for each parameter (sgd one number, adamw two) stays on the device
+    /// Optimizer; its state (one number a parameter for sgd, two for adamw) stays on the device
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub optimizer: OptimizerArg,
 }
 
-/// What was done is kept in this folder.
+/// The folder that keeps results.
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
     /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it. By default
-    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, without the budget where none is given; the digits stand for all options that
-    /// decide the choice and the training (not --epochs and --save-every), so that the same command finds its own study
+    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, without the budget if none is given; the digits stand for all options that
+    /// affect the choice and the training (not --epochs and --save-every), so that the same command finds its study again
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
-    /// Throw away what this command made in the study's folder earlier, and start anew
+    /// Discard earlier results of this command in the study's folder, and start anew
     #[arg(long)]
     pub fresh: bool,
 }
@@ -274,46 +274,45 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
-    /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at the least batch, where less does not
-    /// train it), as if the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB; with a
-    /// modelled device, its memory less as much
+    /// Device memory budget, such as 22GiB, 500MB, or 90% of the device's memory; by default the study's earlier budget;
+    /// else, with cpu, the memory that keeping everything takes at a batch of 16 (or at the smallest batch that trains); with
+    /// cuda, the free memory less 512 MiB, in steps of 256 MiB; with a modelled device, its memory less 512 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled
-    /// device, of one in which it is common), and with --host file:PATH any number of bytes
+    /// Host memory limit for swapped tensors, such as 64GiB; by default 70 % of the machine's (with a modelled device, of a
+    /// usual machine for it), and unlimited with --host file:PATH
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
-    /// Whose search chooses the batch and who plans it; the other's answer is run beside it
+    /// Search that chooses the batch, with its planning policy; the answer of the other search is run for comparison
     #[arg(long, value_enum, value_name = "WHOSE", default_value_t, help_heading = RESEARCH)]
     pub search: SearchArg,
-    /// What the batch is chosen for
+    /// Objective of the search for the batch
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub objective: ObjectiveArg,
-    /// Choose the samples of an update by goodput: throughput by what a sample is worth, which falls where an update is larger
-    /// than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose
-    /// training measured it (see `run`). With --workers, also the passes of each in an update
+    /// Choose the samples of an update by goodput: throughput times the value of a sample, which falls as an update becomes
+    /// larger than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose
+    /// training measured it (see `run`). With --workers, also choose the passes of each worker in an update
     #[arg(long, value_name = "NOISE")]
     pub goodput: Option<NoiseArg>,
-    /// No batch smaller than this; by default the base batch, below which your learning rate is untried; with --workers the
+    /// Smallest batch to consider; by default the base batch, below which your learning rate is untried; with --workers the
     /// base batch divided by them, with --global-batch or --goodput 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
-    /// No batch larger than this
+    /// Largest batch to consider
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_batch: Option<u64>,
 }
 
-/// How the learning rate follows the batch.
+/// The rule by which the learning rate follows the batch.
 #[derive(Clone, Debug, Args)]
 pub struct RateArgs {
-    /// A batch that you know a good learning rate for
+    /// A batch with a known good learning rate
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub base_batch: u64,
-    /// That learning rate; by default 0.05 with sgd and 0.001 with adamw
+    /// Learning rate at the base batch; by default 0.05 with sgd and 0.001 with adamw
     #[arg(long, value_name = "RATE")]
     pub base_rate: Option<f64>,
-    /// How the rate follows from the batch, with q = batch / base batch; by default accudnn with sgd and square-root with adamw
+    /// Rule for the learning rate, with q = batch / base batch; by default accudnn with sgd and square-root with adamw
     #[arg(long, value_enum)]
     pub rate_rule: Option<RuleArg>,
     /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
@@ -321,22 +320,22 @@ pub struct RateArgs {
     pub convexity: Option<f64>,
 }
 
-/// How to train.
+/// Options of training.
 #[derive(Clone, Debug, Args)]
 pub struct TrainArgs {
-    /// Passes over the training data, those of earlier runs included; more than last time go on from there
+    /// Passes over the training data, including those of earlier runs; a larger number than last time continues the training
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
-    /// How the learning rate changes during training
+    /// Schedule of the learning rate during training
     #[arg(long, value_enum, default_value_t)]
     pub decay: DecayArg,
-    /// Momentum of sgd: the share of the old momentum that is kept; by default 0.9
+    /// Momentum of sgd; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
-    /// beta1 of adamw: the share of the first moment that is kept; by default 0.9
+    /// beta1 of adamw, for the first moment; by default 0.9
     #[arg(long, value_name = "B", value_parser = values::beta)]
     pub beta1: Option<f64>,
-    /// beta2 of adamw: the share of the second moment that is kept; by default 0.999
+    /// beta2 of adamw, for the second moment; by default 0.999
     #[arg(long, value_name = "B", value_parser = values::beta)]
     pub beta2: Option<f64>,
     /// epsilon of adamw, added to the square root of the second moment; by default 1e-8
@@ -345,16 +344,16 @@ pub struct TrainArgs {
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
-    /// Start from the weights in this safetensors file, which has the names and shapes that `export --to safetensors` writes;
-    /// by default they are drawn
+    /// Initial weights: a safetensors file with the names and shapes that `export --to safetensors` writes; by default they
+    /// are drawn
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Save the training's state to its file this often, such as 5min, and after each epoch; 0s for after every iteration. By
-    /// default as often as takes a hundredth of the time; a GPU's is copied to host memory in every iteration besides, and
-    /// saved where the GPU fails
+    /// Interval for saving the training state, such as 5min, in addition to each epoch; 0s saves after every iteration. By
+    /// default saving takes a hundredth of the time. The state of a GPU is also copied to host memory in every iteration, and
+    /// saved if the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
 }
@@ -410,39 +409,39 @@ fn of_networks() -> Vec<clap::Id> {
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
-    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER, text:FILE, tokens:FILE, mnist:FOLDER or
-    /// cifar10:FOLDER; by default what the study was tuned on
+    /// Training data: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER, text:FILE, tokens:FILE, mnist:FOLDER or
+    /// cifar10:FOLDER; by default the data of the study
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
-    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. With several
-    /// workers, that of the first on this machine; each other one has the next GPU
+    /// Device of the kind that the study was tuned for: cpu, cuda or cuda:N; by default the first. With several workers, the
+    /// device of the first worker on this machine; each further worker has the next GPU
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
     #[arg(long)]
     pub no_graph: bool,
-    /// Where swapped tensors go: memory, or with cpu file:PATH
+    /// Host storage of swapped tensors: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
-    /// The optimizer; only the one that the study was tuned for, which is the default
+    /// Optimizer; only the optimizer that the study was tuned for, which is the default
     #[arg(long, value_enum, value_name = "NAME")]
     pub optimizer: Option<OptimizerArg>,
     #[command(flatten)]
     pub train: TrainArgs,
-    /// Workers that train together, as threads of this process, each with the budget (and with cuda a GPU) for itself. How many
-    /// there are changes no number of the same global batch. `mpirun -n N plimsoll run STUDY` has processes instead
+    /// Workers that train together, as threads of this process, each with the whole budget (and with cuda a GPU). Their number
+    /// does not change the results of the same global batch. `mpirun -n N plimsoll run STUDY` has processes instead
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub workers: u64,
-    /// Samples in an update, of all workers together: a multiple of the tuned batch, by which the learning rate follows; fewer
-    /// workers accumulate. By default that of the training that goes on, else the one that was tuned for, else a tuned batch
-    /// for each worker
+    /// Samples in an update of all workers together: a multiple of the tuned batch, from which the learning rate follows; fewer
+    /// workers accumulate. By default that of the training that continues, else the tuned one, else a tuned batch for each
+    /// worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
-    /// With stochastic depth: run each iteration by the plan cut to its own draw, made while the one before runs. What a draw
-    /// drops is then not computed, and the numbers stay the same
+    /// With stochastic depth: run each iteration by the plan cut to its draw, made during the iteration before. Dropped layers
+    /// are then not computed, and the results stay the same
     #[arg(long, conflicts_with_all = ["trace_out", "memory_snapshot"])]
     pub per_draw: bool,
-    /// Under mpirun: a worker that shows no sign of life for so long ends the run
+    /// Under mpirun: longest silence of a worker, after which the run ends
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::timeout)]
     pub timeout: Seconds,
     /// Write one more iteration, predicted and measured, as trace events, which ui.perfetto.dev and chrome://tracing open
@@ -452,7 +451,7 @@ pub struct RunArgs {
     /// pytorch.org/memory_viz opens
     #[arg(long, value_name = "FILE")]
     pub memory_snapshot: Option<PathBuf>,
-    /// Start anew even where a checkpoint lies beside the config
+    /// Start anew, even if there is a checkpoint next to the config
     #[arg(long)]
     pub fresh: bool,
 }
@@ -466,11 +465,11 @@ pub struct VerifyArgs {
     /// Samples in an iteration
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
-    /// What the device may hold: bytes, a size, or a share of what keeping everything takes; by default halfway between
-    /// that and the least that any plan needs
+    /// Device memory budget: bytes, a size, or a share of the memory that keeping everything takes; by default halfway between
+    /// that memory and the smallest feasible budget
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// Who decides
+    /// Planning policy
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
     /// Iterations to compare after
@@ -481,7 +480,7 @@ pub struct VerifyArgs {
     pub seed: u64,
 }
 
-/// What is reported: a study, or a trace and its schedule.
+/// The subject of a report: a study, or a trace and its schedule.
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("reported").args(["study", "trace"]).required(true)))]
 pub struct ReportedArgs {
@@ -501,7 +500,7 @@ pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
-    /// Where to write it; by default report.html in the study's folder, or here
+    /// Output file; by default report.html in the study's folder, or here
     #[arg(short, long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -512,10 +511,10 @@ pub struct ExplainArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
-    /// Say all there is to say of this layer
+    /// Explain this layer in full
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
-    /// Show how the study's plan was searched for: each step, and what came of it
+    /// Show each step of the search for the study's plan, and its result
     #[arg(long, conflicts_with_all = ["layer", "trace"])]
     pub search_log: bool,
 }
@@ -523,7 +522,7 @@ pub struct ExplainArgs {
 /// The images that a network is built for.
 #[derive(Clone, Debug, Args)]
 pub struct ShapeArgs {
-    /// Image height and width in pixels; by default what the network was published for
+    /// Image height and width in pixels; by default those that the network was published for
     #[arg(long, value_name = "PIXELS")]
     pub image: Option<Image>,
     /// Image channels
@@ -558,17 +557,17 @@ pub struct TraceArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub optimizer: OptimizerArgs,
-    /// What ReLU keeps for its backward pass
+    /// Tensor that ReLU keeps for its backward pass
     #[arg(long, value_enum, default_value_t, help_heading = RESEARCH)]
     pub relu: ReluArg,
-    /// With stochastic depth: only what the draw of this iteration leaves; without it, ops that serve every draw
+    /// With stochastic depth: only the ops that the draw of this iteration leaves; by default ops that serve every draw
     #[arg(long, value_name = "ITERATION", help_heading = RESEARCH)]
     pub draw: Option<u32>,
     /// With --draw: the seed of the training
     #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", help_heading = RESEARCH)]
     pub seed: u64,
-    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU,
-    /// whose libraries know their scratch
+    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. A profile of a GPU needs that GPU,
+    /// whose libraries state their scratch
     #[arg(long, value_name = "PROFILE", conflicts_with = "device")]
     pub profile: Option<PathBuf>,
     /// Take the ops' seconds from the model of a device that is not here: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100
@@ -578,7 +577,7 @@ pub struct TraceArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub kernels: KernelArgs,
-    /// Where to write it: a path, or `-` for standard output, which is the default
+    /// Output: a path, or `-` for standard output, which is the default
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
 }
@@ -602,30 +601,30 @@ pub struct ExportArgs {
     /// The tool
     #[arg(long, value_name = "TOOL", value_enum)]
     pub to: ToolArg,
-    /// Workers that train together, each on a device of its own; by default those that were tuned for, else 1
+    /// Workers that train together, each on its device; by default the number that was tuned for, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub workers: Option<u64>,
-    /// Samples in an update, of all workers together; by default those that were tuned for with --workers, else about one tuned
-    /// batch of each. More are accumulated
+    /// Samples in an update of all workers together; by default the number that was tuned for with --workers, else about one
+    /// tuned batch of each. More samples are accumulated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
     /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
     #[arg(long, value_name = "N", default_value_t = EXPORTED_EPOCHS, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
-    /// How the learning rate falls after the warm-up
+    /// Schedule of the learning rate after the warm-up
     #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
     pub decay: DecayArg,
-    /// The optimizer there; by default the one that was tuned for
+    /// Optimizer of the tool; by default the one that was tuned for
     #[arg(long, value_enum, value_name = "NAME")]
     pub optimizer: Option<ToolOptimizerArg>,
-    /// Momentum of SGD: the share of the old momentum that is kept; by default 0.9
+    /// Momentum of SGD; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
-    /// Weight decay; by default 5e-4 with SGD, 1e-2 with AdamW where it was tuned for, and else the tool's own
+    /// Weight decay; by default 5e-4 with SGD, 1e-2 with AdamW if it was tuned for, else the tool's default
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
-    /// The batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything and
-    /// shares the update out
+    /// Export the batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything
+    /// and divides the update
     #[arg(long)]
     pub as_planned: bool,
     /// With --to safetensors: the file to write
@@ -636,15 +635,15 @@ pub struct ExportArgs {
 /// `config`
 #[derive(Clone, Debug, Args)]
 pub struct ConfigArgs {
-    /// What to show
+    /// The view
     #[command(subcommand)]
     pub what: ConfigVerb,
 }
 
-/// What `config` shows.
+/// A view of `config`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Print what is set of a command's options, and where each value comes from
+    /// Print the options of a command that are set, and the source of each value
     Show(ConfigShowArgs),
     /// Print the JSON schema of plimsoll.toml, for editors
     Schema,
@@ -653,10 +652,10 @@ pub enum ConfigVerb {
 /// `config show`
 #[derive(Clone, Debug, Args)]
 pub struct ConfigShowArgs {
-    /// Show the options that have their defaults, too
+    /// Also show the options that have their defaults
     #[arg(long)]
     pub all: bool,
-    /// A command, with as many of its options as you like, such as `tune --budget 90%`; without one all commands
+    /// A command, with any of its options, such as `tune --budget 90%`; by default all commands
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -664,7 +663,7 @@ pub struct ConfigShowArgs {
 /// `completions`
 #[derive(Clone, Debug, Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -683,7 +682,7 @@ pub enum Shell {
 /// `man`
 #[derive(Clone, Debug, Args)]
 pub struct ManArgs {
-    /// A command, such as auto; without one the program
+    /// A command, such as auto; by default the program
     pub command: Option<String>,
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Aligned columns, for people

@@ -9,30 +9,30 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 
-/// What a trace is planned for, however it is planned.
+/// Options of every plan of a trace.
 #[derive(Clone, Debug, Args)]
 pub struct PlanningArgs {
     /// A trace/1 file, or `-` for standard input
     pub trace: PathBuf,
-    /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
+    /// Device memory budget: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
     #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
     pub budget: Option<Size>,
-    /// So many budgets in equal steps, from just above what the largest op touches to the peak
+    /// Number of budgets in equal steps, from just above the bytes that the largest op touches to the peak
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub sweep: Option<u32>,
-    /// What swapped tensors may take of the host's memory, such as 64GiB; by default any number of bytes
+    /// Host memory limit for swapped tensors, such as 64GiB; by default unlimited
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
-    /// The rate of the link each way, such as 12.2GB/s
+    /// Rate of the link each way, such as 12.2GB/s
     #[arg(long, value_name = "RATE")]
     pub link: BytesPerSecond,
-    /// The rate from host to device, where it is another
+    /// Host-to-device rate, if different from --link
     #[arg(long, value_name = "RATE")]
     pub prefetch_link: Option<BytesPerSecond>,
-    /// What every transfer takes besides its bytes, such as 10us
+    /// Latency of every transfer, such as 10us
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub latency: Seconds,
-    /// Whether both ways of the link can be busy at once
+    /// Duplex mode of the link
     #[arg(long, value_enum, default_value_t)]
     pub duplex: DuplexArg,
     /// Recompute nothing
@@ -44,13 +44,13 @@ pub struct PlanningArgs {
     /// Swap whole tensors only
     #[arg(long, help_heading = RESEARCH)]
     pub no_pieces: bool,
-    /// Stop after this long with each plan, bound, search and addresses together, and take the best so far
+    /// Time limit of each plan (bound, search and addresses together); the best plan so far is taken
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<Seconds>,
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = RESEARCH)]
     pub seed: u64,
-    /// Search without these tricks, by comma, to see what they are worth
+    /// Search without these tricks, separated by commas, to see their value
     #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), help_heading = RESEARCH)]
     pub without: Vec<Trick>,
 }
@@ -62,29 +62,29 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
-    /// Who decides
+    /// Planning policy
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
-    /// Make the plan from this schedule/1 file, which is for another budget, link or batch, or for a trace that differs a
-    /// little, in a part of the time of a new plan. The lower bound is then what the ops alone take
+    /// Start from this schedule/1 file, made for a different budget, link or batch, or for a trace that differs a little; this
+    /// takes a part of the time of a new plan. The lower bound is then the time of the ops alone
     #[arg(long, value_name = "SCHEDULE", conflicts_with = "sweep")]
     pub from: Option<PathBuf>,
     /// The trace/1 file that --from is for; by default the trace that is planned
     #[arg(long, value_name = "TRACE", requires = "from")]
     pub from_trace: Option<PathBuf>,
-    /// Where to write the schedule/1 file: a path, or `-` for standard output; with --sweep a folder, for a schedule of every
-    /// budget. Without it only the answer is printed
+    /// Output schedule/1 file: a path, or `-` for standard output; with --sweep a folder, for a schedule of every budget.
+    /// Without it only the answer is printed
     #[arg(short, long, value_name = "SCHEDULE")]
     pub output: Option<PathBuf>,
 }
 
-/// `compare`: over 5 budgets where none is given.
+/// `compare`, over 5 budgets if none is given.
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
-    /// Only these, by comma; by default all that take a trace of any size
+    /// Policies to compare, separated by commas; by default all that take a trace of any size
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
 }
@@ -97,7 +97,7 @@ fn trick() -> impl TypedValueParser<Value = Trick> {
 
 /// Help text that lists the policies.
 pub(super) fn policy_help() -> String {
-    format!("Who decides: {}", Policy::names())
+    format!("Planning policy: {}", Policy::names())
 }
 
 /// `check`
@@ -116,7 +116,7 @@ pub struct SimulateArgs {
     pub trace: PathBuf,
     /// A schedule/1 file, or `-` for standard input
     pub schedule: PathBuf,
-    /// List start and end of every command as well
+    /// Also list start and end of every command
     #[arg(long)]
     pub commands: bool,
     /// Write the timeline as trace events, which ui.perfetto.dev and chrome://tracing open

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct AutoArgs {
-    /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link stand for those of its calls, and a
-    /// report of each planned step is written where it ends. Needs the Python package
+    /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link replace those of its calls, and a
+    /// report of each planned step is written when the script ends. Needs the Python package
     #[arg(value_name = "SCRIPT", conflicts_with_all = of_networks())]
     pub script: Option<PathBuf>,
-    /// What the script is given, after `--`
+    /// Arguments of the script, after `--`
     #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]
     pub script_arguments: Vec<OsString>,
     #[command(flatten)]
@@ -35,20 +35,20 @@ pub struct AutoArgs {
 /// The workers that a batch is chosen for.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
-    /// Choose the batch for so many workers that train together, each with this budget: by the time of an update, with what
-    /// they exchange while the last backward pass goes on. Needs --interconnect
+    /// Choose the batch for this number of workers that train together, each with this budget: by the time of an update, with
+    /// the exchange that goes on during the last backward pass. Needs --interconnect
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536), help_heading = "Workers")]
     pub workers: Option<u64>,
-    /// What connects the workers: the rate at which each can send and, after a comma, the latency of a message, such as
+    /// Network between the workers: the rate at which each can send and, after a comma, the latency of a message, such as
     /// 10Gbit/s or 10Gbit/s,30us
     #[arg(long, value_name = "RATE[,TIME]", help_heading = "Workers")]
     pub interconnect: Option<Interconnect>,
-    /// Samples in an update, of all workers together: only batches that divide it are considered, and a worker makes several
+    /// Samples in an update of all workers together: only batches that divide it are considered, and a worker makes several
     /// passes where needed. By default one batch of each worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Workers")]
     pub global_batch: Option<u64>,
-    /// Have the workers' GPUs sum gradients by NCCL: nothing of them passes the hosts. NCCL adds in an order of its own, so
-    /// another number of workers gives other bits. --interconnect is then what nccl-tests calls the bus bandwidth
+    /// Sum gradients on the workers' GPUs by NCCL; they do not pass the hosts. NCCL chooses the order of additions, so a
+    /// different number of workers gives different bits. --interconnect is then the bus bandwidth of nccl-tests
     #[arg(long, help_heading = "Workers")]
     pub nccl: bool,
 }
@@ -56,10 +56,10 @@ pub struct ClusterArgs {
 /// `demo`
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
-    /// The study's folder; by default studies/demo. A second run shows what the first one measured
+    /// The study's folder; by default studies/demo. A second run shows the measurements of the first
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
-    /// Throw away the study in that folder, and measure anew
+    /// Discard the study in that folder, and measure anew
     #[arg(long)]
     pub fresh: bool,
 }
@@ -70,12 +70,12 @@ pub struct DemoArgs {
 pub struct ProfileArgs {
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
-    /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at 32, where less does not train it), as if
-    /// the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB
+    /// Device memory budget, such as 22GiB, 500MB, or 90% of the device's memory; by default the study's earlier budget;
+    /// else, with cpu, the memory that keeping everything takes at a batch of 16 (or at 32, if less does not train); with
+    /// cuda, the free memory less 512 MiB, in steps of 256 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// No batch larger than this
+    /// Largest batch to consider
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_batch: Option<u64>,
     #[command(flatten)]

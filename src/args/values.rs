@@ -24,7 +24,7 @@ impl FromStr for Image {
     }
 }
 
-/// Whose search chooses the batch.
+/// Search that chooses the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SearchArg {
     /// The batch with the shortest epoch, planned by policy plimsoll
@@ -34,11 +34,11 @@ pub enum SearchArg {
     Accudnn,
 }
 
-/// What the search for the batch is for.
+/// Objective of the search for the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ObjectiveArg {
-    /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that
-    /// swaps and recomputes for the fewest seconds, then the smallest
+    /// Of the batches whose epoch is within 1 % of the shortest (or within the scatter of the runs, up to 3 %), the one with
+    /// the fewest seconds of swapping and recomputing, then the smallest
     #[default]
     Frugal,
     /// The shortest epoch, however much is swapped and recomputed for it
@@ -64,13 +64,13 @@ impl FromStr for NoiseArg {
     }
 }
 
-/// Whether the two ways of the link can be busy at once.
+/// Duplex mode of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DuplexArg {
-    /// Each way has the link to itself
+    /// Both ways at once, each at full rate
     #[default]
     Full,
-    /// Both ways share it
+    /// One way at a time
     Half,
 }
 
@@ -157,7 +157,7 @@ fn no_device() -> String {
     format!("a device is `cpu`, `cuda` or `cuda:N`, or one that is modelled: {}", devices::names())
 }
 
-/// In what convolutions and matrix products multiply, and feature maps are stored.
+/// Number format of convolutions, matrix products and activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
     /// PyTorch's: on GPUs that have TF32, convolutions in TF32 and matrix products in f32; elsewhere f32
@@ -165,9 +165,9 @@ pub enum PrecisionArg {
     Default,
     /// f32 throughout
     F32,
-    /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
+    /// Both in TF32: by tensor cores, with numbers of 10 bits after the point. The CPU has none
     Tf32,
-    /// Feature maps and their gradients take half the bytes, and what convolutions and matrix products multiply is rounded to
+    /// Activations and their gradients take half the bytes, and the inputs of convolutions and matrix products are rounded to
     /// bf16; sums are f32. On GPUs from Ampere on
     Bf16,
 }
@@ -184,7 +184,7 @@ impl PrecisionArg {
     }
 }
 
-/// How the learning rate follows from the base point.
+/// Rule by which the learning rate follows from the base point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RuleArg {
     /// AccUDNN eq. (9): (1 - (1 - base * c)^q) / c
@@ -196,22 +196,22 @@ pub enum RuleArg {
     SquareRoot,
 }
 
-/// How the rate changes during training.
+/// Schedule of the learning rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DecayArg {
     /// Down to 0 along half a cosine
     #[default]
     Cosine,
-    /// The same all the time
+    /// Constant
     Constant,
     /// To a tenth after each third of the iterations
     Step,
 }
 
-/// What ReLU keeps for its backward pass.
+/// Tensor that ReLU keeps for its backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReluArg {
-    /// The mask where nothing else needs the output, else the output
+    /// The mask if nothing else needs the output, else the output
     #[default]
     Auto,
     /// Its output
@@ -220,7 +220,7 @@ pub enum ReluArg {
     Mask,
 }
 
-/// Tools that lines can be made for.
+/// Tools with an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ToolArg {
     /// A command line for PyTorch's launcher, and the lines of the training loop
@@ -235,7 +235,7 @@ pub enum ToolArg {
     Safetensors,
 }
 
-/// Who updates the parameters.
+/// Optimizer of the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerArg {
     /// Stochastic gradient descent with momentum: one state for each parameter
@@ -245,7 +245,7 @@ pub enum OptimizerArg {
     Adamw,
 }
 
-/// Optimizers that the user may train with in another tool.
+/// Optimizers of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ToolOptimizerArg {
     /// Stochastic gradient descent with momentum

@@ -35,7 +35,7 @@ enum Section {
     Step,
     /// Largest batch within 12 GiB, keeping everything and swapping
     Batch,
-    /// What `step` trains, for pytorch.py
+    /// Cases of `step`, for pytorch.py
     Cases,
 }
 
