@@ -299,7 +299,7 @@ fn instances_of_minimalloc_are_solved_at_their_capacity() {
     solved(&["C", "J", "K"]);
 }
 
-/// I takes some seconds more: see the bench `addresses`.
+/// I is not solved: see the bench `addresses`.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn the_other_instances_of_minimalloc_are_solved_at_their_capacity() {
