@@ -104,7 +104,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     write(args, &trace)
 }
 
-/// Precision of a profile; a request for a different one is an error. Older versions wrote none for f32.
+/// Precision of a profile; a request for a different one is an error. Older versions left f32 out.
 fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Error> {
     let measured = machine.precision.unwrap_or(Precision::F32);
     if let Some(asked) = asked.filter(|asked| *asked != measured) {

@@ -177,8 +177,8 @@ pub trait Workload {
         }
     }
 
-    /// Returns the largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; `None` if it
-    /// finds none for one sample.
+    /// Returns the largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; `None` if
+    /// no plan is found for one sample.
     fn largest_batch(
         &self,
         policy: Policy,

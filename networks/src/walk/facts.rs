@@ -20,7 +20,7 @@ pub(crate) struct Facts {
     pub kept: Vec<bool>,
     /// `true` for a ReLU that saves a mask, or a batch normalisation that has fused one.
     pub masked: Vec<bool>,
-    /// Layers that a batch normalisation's op has fused; none for most layers.
+    /// Layers that a batch normalisation's op has fused; empty for most layers.
     pub fused: Vec<Fused>,
     /// `true` if the gradients of its parameters are added to those of a later layer that shares them.
     pub adds_up: Vec<bool>,

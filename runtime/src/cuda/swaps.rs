@@ -72,7 +72,7 @@ pub struct SwapCommand {
     pub stream: Stream,
     /// Earlier commands that must have ended before it starts.
     pub needs: Progress,
-    /// Bytes to copy; none for a compute command.
+    /// Bytes to copy; empty for a compute command.
     pub copy: SwapCopy,
 }
 

@@ -297,7 +297,7 @@ pub fn panics(call: &Call, args: &[Arg]) -> String {
 /// Names of the kernels, each with the variants that must agree to the bit.
 type Who = Vec<(&'static str, Vec<Kernels>)>;
 
-/// CUDA's kernels available here; none for a library's call.
+/// Returns CUDA's kernels that can run here; empty if a library serves the call.
 fn cuda(call: &Call) -> Who {
     let mut who = Who::new();
     if !kernels::serve(call) {

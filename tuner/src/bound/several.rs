@@ -67,8 +67,8 @@
 //! # How it is solved
 //!
 //! The program is not solved to optimality: any prices of the rows prove a bound ([`super::first_order`]). T(s) is at most
-//! [`LONGEST`] times the known bound; a schedule in which it is more takes longer than any proved bound. There is one instant in
-//! each stretch of the ops that need more than the budget, as many as there is time for; none for long traces.
+//! [`LONGEST`] times the known bound; a schedule in which it is more takes longer than any proved bound. Each stretch
+//! of ops that need more than the budget has one instant, as long as there is time for it; long traces have no instants.
 
 use super::first_order::Program;
 use super::values::{Instant, Values};

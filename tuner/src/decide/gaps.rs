@@ -40,7 +40,7 @@ pub struct Gaps {
     pub workspace: TiVec<Slot, u64>,
     /// Alternative in which each op runs.
     pub alternatives: TiVec<OpId, Option<u32>>,
-    /// Live intervals of the tensors; none for tensors of 0 bytes.
+    /// Live intervals of the tensors that have bytes.
     pub lives: TiVec<LiveId, Live>,
     /// Gaps: those of one stretch adjacent, in order of time.
     pub gaps: TiVec<GapId, Gap>,

@@ -13,7 +13,7 @@
 //!   Weights are drawn evenly, from the request's seed, in place of Bayesian optimisation. For more than 1024 stages, several are
 //!   taken at once for the last score.
 //!
-//! When time is up each returns the best so far.
+//! When time is up, each returns the best so far.
 
 use super::chain::{Stage, chain};
 use super::stages::{Fixed, needs, windows};
