@@ -340,7 +340,7 @@ fn a_worker_that_is_told_to_stop_pauses_all() {
             assert_eq!(said.matches("error: stopped while training, after ").count(), 1, "{said}");
             assert!(said.contains("the same command goes on from there"), "{said}");
             assert!(notes(folder.path()).is_empty(), "it ended in words");
-            assert!(took < Duration::from_secs(10), "{took:?}: {said}");
+            assert!(took < Duration::from_secs(30), "{took:?}: {said}");
             let path = folder.path().join("study/training.safetensors");
             let step = Checkpoint::load(&path).expect("it is whole").progress.step;
             assert_eq!(of_workers(folder.path()), [""; 0]);
@@ -361,7 +361,7 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // Launchers then end all their processes, and choose the exit code.
         assert!(!output.status.success(), "{said}");
-        assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
+        assert!(took < Duration::from_secs(30), "{launcher}: {took:?}");
         let path = folder.path().join("study/training.safetensors");
         let step = Checkpoint::load(&path).expect("it is whole").progress.step;
         // MPICH's launcher kills all at once, and names a process; Open MPI's tells the others to end.
@@ -370,11 +370,10 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         } else {
             "the last run ended without an error message: worker 1 on "
         };
-        let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
-        let says = [told, "worker 1 on ", "after at least ", &format!("going on from iteration {step}")];
+        let says = [told, "worker 1 on ", "after at least "];
         let note = fs::read_to_string(folder.path().join("study/training.worker-1.note.json"));
         let note: serde_json::Value = serde_json::from_str(&note.expect("it is left")).expect("JSON");
-        let said = check(folder.path(), &line, 0, &says);
+        let (_, said) = goes_on(folder.path(), step, &says);
         let named = said.split("worker 1 on ").nth(1).and_then(|rest| rest.split("(process ").nth(1));
         assert!(named.is_some_and(|named| named.starts_with(&format!("{})", note["process"]))), "{said}");
         assert!(notes(folder.path()).is_empty());
@@ -409,7 +408,7 @@ fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
         let (output, took) = signalled(of, folder.path(), (killed, workers, "-KILL"), "");
         let says = format!("error: worker {killed} on ");
         let said = ended(&output, 4, &[&says, " has died, after ", " iterations (", "PROC_FAILED"]);
-        assert!(took < Duration::from_secs(10), "{took:?}: {said}");
+        assert!(took < Duration::from_secs(30), "{took:?}: {said}");
         goes_on_whole(&folder, if killed == 0 { "training.worker-1" } else { "training" }, &output);
     }
 }
@@ -440,12 +439,22 @@ fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
     let done: u64 = done.and_then(|done| done.parse().ok()).expect("it says how many");
     // The lost worker may have been an update behind, or have reported its last ones a while ago.
     assert!(step + 1 >= done, "{step} and {done} iterations: {said}");
-    let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
-    check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
+    let (line, _) = goes_on(folder.path(), step, &[]);
     assert_eq!(of_workers(folder.path()), [""; 0]);
     let whole = study();
     check(whole.path(), &format!("{line} --global-batch 256"), 0, &[]);
     assert!(state(folder) == state(&whole), "{said}");
+}
+
+/// Trains on after a lost worker, and returns the command line and what it prints. Checks that training continues from this
+/// iteration or the next: worker 0 may have saved one more update, which the others had not finished, before it was lost.
+fn goes_on(folder: &Path, step: u64, says: &[&str]) -> (String, String) {
+    let line = format!("run study --epochs {} --decay constant", step / 5 + 2);
+    let said = check(folder, &line, 0, says);
+    let from = said.split("going on from iteration ").nth(1).and_then(|rest| rest.split(' ').next());
+    let from: u64 = from.and_then(|from| from.parse().ok()).expect("it says from where");
+    assert!((step..=step + 1).contains(&from), "{step} and {from}: {said}");
+    (line, said)
 }
 
 /// Returns the workers' files in a study's folder.
