@@ -1,5 +1,4 @@
-"""A step at batch sizes other than the sample's: parts of a batch, and whether their losses combine
-to the loss of the whole."""
+"""A step at batch sizes other than the sample's, and whether the losses of a batch's parts combine to the loss of the whole."""
 
 from __future__ import annotations
 
@@ -112,24 +111,6 @@ def steps(
             "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
         )
     return found, recorded
-
-
-def weights(losses: str, sizes: list[int]) -> list[float]:
-    """Weight of the loss of each part."""
-    return [size / sum(sizes) if losses == "mean" else 1.0 for size in sizes]
-
-
-def weighted(fn: Loss, weight: float | None) -> Loss:
-    """Returns the function that a part of a batch trains on: its share of the loss; `None` is for a whole batch."""
-    if weight is None or weight == 1:
-        return fn
-    return lambda *batch: outputs.of(fn(*batch)).loss * weight
-
-
-def part_sizes(batch: int, largest: int) -> list[int]:
-    """Returns the fewest parts of a batch that are at most this large, as equal as possible."""
-    parts = math.ceil(batch / largest)
-    return [batch // parts + (number < batch % parts) for number in range(parts)]
 
 
 @host_generators_kept()

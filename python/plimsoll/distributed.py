@@ -30,7 +30,6 @@ from .torch_private import (
     broadcast_buffers_next,
     expect_gradients,
     has_communication_hook,
-    is_sharded,
     version_of,
 )
 
@@ -54,16 +53,13 @@ def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
         sharded = any(isinstance(module, FullyShardedDataParallel) for module in inner.modules())
         if sharded or any(isinstance(parameter, DTensor) for parameter in inner.parameters()):
             raise Refused(
-                "parameters that are sharded in this way cannot be planned; for a model that `fully_shard` (FSDP2) shards, "
-                "`plimsoll.tune` swaps by hooks; else train with DDP, or without a plan"
+                "sharded parameters (FSDP, DTensor) cannot be planned; train with DDP, or without a plan"
             )
     return wrapper
 
 
 def ranks_of(model: torch.nn.Module) -> Ranks | None:
     """Returns the ranks that train a model together; `None` if this process trains it alone."""
-    if is_sharded(model):
-        return Ranks(None)
     replica = replica_of(model)
     return None if replica is None else Ranks(replica.process_group)
 

@@ -44,9 +44,9 @@ class NoPlan(Error):
     is_proved: bool
     """`True` if it is proved that no plan fits; `False` if none was found."""
     largest_batch: int | None = None
-    """Largest batch that fits, if it is known and the batch was not to be split."""
+    """Largest batch that fits, also if its gradients are added up; `None` if there is none or it is unknown."""
     enough_bytes: int | None = None
-    """A sufficient budget, if not even one sample fits; `None` if unknown."""
+    """A sufficient budget for the batch; `None` if unknown."""
 
 
 class Refused(Error):

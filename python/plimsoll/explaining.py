@@ -7,7 +7,7 @@ from ._core import show_bytes, show_seconds
 from .devices import Device
 from .interconnect import Interconnect
 from .link import Link
-from .planned import Parts, Planned
+from .planned import Planned
 from .smaller import Smaller
 from .tape import Role
 
@@ -24,30 +24,27 @@ def _ops(count: int, written: int) -> str:
     return f"{count} ops ({show_bytes(written)})" if count > 0 else "0 ops"
 
 
-def in_one_line(
-    planned: Planned, parts: Parts | None, device: Device, exchange: _core.Exchange | None = None
-) -> str:
-    """Describes batch, peak, what is recomputed and swapped, and the predicted time; of each part, if the batch runs in
-    `parts`. The time that an exchange adds stands separately."""
+def in_one_line(planned: Planned, device: Device, exchange: _core.Exchange | None = None) -> str:
+    """Describes batch, peak, what is recomputed and swapped, and the predicted time. The time that an exchange adds stands
+    separately."""
     trace, schedule = planned.trace, planned.program.schedule
     peak = trace.resident_bytes + schedule.pool_bytes
     words = [
-        f"batch {parts or trace.batch}",
+        f"batch {trace.batch}",
         "lr unchanged",
         f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
     ]
     words.append(moved(schedule.recomputed_ops, schedule.recomputed_bytes, schedule.offloaded_bytes))
     all_stays = schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0
     if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
-        part = "" if parts is None else "each part "
-        words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+        words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         if exchange is not None:
             words.append(
                 f"exchanging {show_bytes(exchange.bytes)} {exchange.exposed_seconds / trace.compute_seconds:+.1%}"
             )
     if device.graphs is not None:
         words.append("call by call" if planned.program.no_graph else "one CUDA graph")
-    if planning.logits_decide(trace) and (parts is not None or not all_stays):
+    if planning.logits_decide(trace) and not all_stays:
         words.append(
             "floor set by the logits (`F.linear_cross_entropy`, Liger's and Cut Cross-Entropy hold fewer)"
         )
@@ -56,7 +53,6 @@ def in_one_line(
 
 def line_by_line(
     planned: Planned,
-    parts: Parts | None,
     device: Device,
     link: Link,
     exchange: _core.Exchange | None = None,
@@ -66,7 +62,7 @@ def line_by_line(
     trace, schedule = planned.trace, planned.program.schedule
     constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
     lines = [
-        in_one_line(planned, parts, device, exchange),
+        in_one_line(planned, device, exchange),
         f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
         f"  eager's peak  {show_bytes(trace.peak_bytes)}",
         f"  floor         {show_bytes(trace.floor_bytes)} ({planning.place_of(trace.floor_layer)})",
@@ -81,11 +77,6 @@ def line_by_line(
     ]
     if hint := planning.floor_hint(trace):
         lines.insert(4, f"                {hint}")
-    if parts is not None:
-        lines.insert(
-            1,
-            f"  a part        {trace.batch} of {sum(parts.sizes)} samples; the lines below are of it alone",
-        )
     measured = planned.recorded.measured
     if measured is not None:
         said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
@@ -100,6 +91,5 @@ def line_by_line(
     if exchange is not None:
         added, whole = map(show_seconds, (exchange.exposed_seconds, exchange.seconds))
         buckets = f"{show_bytes(exchange.bytes)} in {len(exchange)} buckets over {interconnect}"
-        whole = f": {whole} a step" if parts is None else ", once for all parts"
-        lines.append(f"  exchange      {buckets} add {added}{whole}")
+        lines.append(f"  exchange      {buckets} add {added}: {whole} a step")
     return "\n".join(lines)

@@ -3,6 +3,7 @@ memory for swapped tensors."""
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -11,10 +12,14 @@ import torch
 
 from ._core import ALIGNMENT
 from .pool import Pool
+from .torch_private import uses_of
 
 if TYPE_CHECKING:
     from .devices import Device
     from .program import Program
+
+
+logger = logging.getLogger("plimsoll")
 
 
 class Arena:
@@ -45,6 +50,11 @@ class Arena:
             self.size = size
 
     @property
+    def uses(self) -> int:
+        """Number of tensors in it."""
+        return uses_of(self._bytes) - 2  # its own tensor and its storage
+
+    @property
     def storage(self) -> torch.UntypedStorage:
         """The allocation."""
         return self._bytes.untyped_storage()
@@ -67,6 +77,8 @@ class Memory:
         self.host = device.host_slab()
         self.gradients = Arena(device.where)
         self.results = Arena(device.where)
+        self.held = 0
+        """Number of times that gradients took fresh memory, since earlier ones were still held."""
         self._bound: weakref.WeakSet[Program] = weakref.WeakSet()
         self._stream = 0
 
@@ -94,6 +106,20 @@ class Memory:
             for part, size in parts:
                 part.reserve(size)
         self._bound.add(program)
+
+    def keep_gradients(self, known: int) -> None:
+        """Leaves the memory of gradients to others if more tensors lie in it than this number and the programs' own: somebody
+        holds a gradient of an earlier step, which must stay as it is. The next program takes fresh memory."""
+        if self.gradients.size == 0 or self.gradients.uses <= known + sum(p.uses for p in self._bound):
+            return
+        self._unbind()
+        self.gradients.give_back()
+        self.held += 1
+        if self.held == 1:
+            logger.warning(
+                "gradients of an earlier step are still held by other code: they stay as they are, and the step takes fresh "
+                "memory for its own, which costs time and memory. Where that is not meant, delete them, or keep clones"
+            )
 
     def lend(self, budget: int) -> None:
         """Opens the pool's memory to other code between steps, within a budget for all allocations."""

@@ -24,6 +24,7 @@ class Options:
     graphs: bool = True
     in_pieces: bool | None = None
     interconnect: Interconnect | str | None = None
+    strict: bool = False
 
     def check(self) -> None:
         """Refuses meaningless values."""

@@ -1,10 +1,8 @@
-"""State of a step for a kind of batch: its plan, or the parts that it runs in."""
+"""State of a step for a kind of batch that runs by a plan."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass
 
 from .in_eager import InEager
 from .planning import Recorded
@@ -24,16 +22,12 @@ PUT_OFF = 32
 class Planned:
     """One kind of batch: its tape, its program, and the number of runs still to be verified."""
 
-    def __init__(
-        self, recorded: Recorded, program: Program, verify: int, weight: float | None, in_eager: InEager
-    ) -> None:
+    def __init__(self, recorded: Recorded, program: Program, verify: int, in_eager: InEager) -> None:
         self.recorded = recorded
         self.trace = recorded.trace
         self.tape = recorded.tape
         self.program = program
         self.verify = verify
-        self.weight = weight
-        """Weight of the loss of a part of a batch; `None` for a whole batch."""
         self.compared = 0
         """Number of runs compared with eager."""
         self.eager_seconds = math.inf
@@ -77,16 +71,3 @@ class Planned:
         if not self.fits_beside_eager:
             return isinstance(self.smaller, Smaller)
         return self.trace.peak_bytes <= self.program.schedule.budget_bytes
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A kind of batch that no plan fits as a whole: it runs part by part, each of which adds to the gradients."""
-
-    sizes: list[int]
-    weights: list[float]
-
-    def __str__(self) -> str:
-        """The parts in words, such as `512 = 8 x 64`."""
-        counts = Counter(self.sizes)
-        return f"{sum(self.sizes)} = " + " + ".join(f"{count} x {size}" for size, count in counts.items())

@@ -145,6 +145,8 @@ class Program:
         self._saved_gradients: list[torch.Tensor] = []
         self._slots_of = tape.slots()
         self._gradient_bytes = sum(_slot_bytes(p) for p, _ in tape.gradients)
+        self.uses = 0
+        """Number of its windows in the memory of gradients."""
         self._results = [
             number
             for number, storage in enumerate(tape.storages)
@@ -190,14 +192,16 @@ class Program:
 
     def _bind_all(self) -> None:
         memory, schedule = self._memory, self.schedule
+        if self._slots_of:
+            memory.keep_gradients(self._in_their_slots())
         results = self._result_bytes + self._spare_bytes
         sizes = (schedule.pool_bytes, schedule.host_bytes, self._gradient_bytes, results)
         memory.reserve(self, *sizes)
         bound_to = (*memory.generation, *(p.grad.data_ptr() for p in self._added_to if p.grad is not None))
         if self._bound_to == bound_to:
             return
-        self._graph = None
-        self._windows = Windows()
+        self.unbind()
+        before = memory.gradients.uses
         self._resident = self._place_residents()
         computes = schedule.computes()
         ordered = [self._bind(compute) for compute in computes]
@@ -216,7 +220,19 @@ class Program:
         self._saved_gradients = [torch.empty_like(p) for p in self._added_to]
         self._calls = [(compute.op, compute.again) for compute in computes]
         self._complete = self._completed_after(self._calls)
+        self.uses = memory.gradients.uses - before
         self._bound_to = bound_to
+
+    def _in_their_slots(self) -> int:
+        """Number of gradients that lie where the step sets them: it adds to them, or replaces them."""
+        slab = self._memory.gradients
+        first, at, found = slab.address - slab.storage.data_ptr(), 0, 0
+        for parameter, _ in self.tape.gradients:
+            there = parameter.grad
+            if there is not None and there.untyped_storage().data_ptr() == slab.storage.data_ptr():
+                found += int(there.storage_offset()) * there.element_size() == first + at
+            at += _slot_bytes(parameter)
+        return found
 
     def _completed_after(self, calls: list[tuple[int, bool]]) -> dict[int, Gradients]:
         """By position: the gradients that are complete after it. A recomputed call writes the same again."""
@@ -243,6 +259,7 @@ class Program:
         self._steps, self._inputs, self._gradients, self._complete = [], [], [], {}
         self._saved_gradients = []
         self._loss = torch.empty(0)
+        self.uses = 0
 
     def _place_residents(self) -> dict[int, Place]:
         """Places everything outside the pool. Tensors from before the step stay in place. Gradients have slots in a slab whose
@@ -439,7 +456,8 @@ class Program:
                 raise
             for parameter, gradient in self._gradients:
                 if taker is None or not taker.took(parameter):
-                    parameter.grad = gradient
+                    # A tensor of its own, so that the storage's uses tell whether somebody holds it in a later step.
+                    parameter.grad = None if gradient is None else gradient.detach()
             return self._given()
 
     def _given(self) -> Given:

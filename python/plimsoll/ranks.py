@@ -44,8 +44,8 @@ class Report:
 class Ranks:
     """The ranks of a process group, which agree after every step."""
 
-    def __init__(self, of: dist.ProcessGroup | None) -> None:
-        self._of = dist.group.WORLD if of is None else of
+    def __init__(self, of: dist.ProcessGroup) -> None:
+        self._of = of
         self._rank = dist.get_rank(self._of)
         self._size = dist.get_world_size(self._of)
         # A separate group on the host: its messages never mix with the gradients.

@@ -26,7 +26,6 @@ COMPARING_SECONDS = 20.0
 def page(
     trace: _core.Trace,
     program: Program,
-    parts: str | None,
     eager_seconds: float,
     fallback: str | None,
     seconds: float,
@@ -36,8 +35,6 @@ def page(
     measured = None if program.spans is None else seconds_of(program.spans)
     eager = eager_seconds if math.isfinite(eager_seconds) else None
     warnings = program.device.notes()
-    if parts is not None:
-        warnings.append(f"The batch runs in parts, {parts}: this is the plan of one of them.")
     if fallback:
         warnings.append(f"The last batch ran in eager: {fallback}.")
     planned = _setting("the plan", trace, schedule.makespan_seconds, measured)

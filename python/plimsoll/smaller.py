@@ -73,14 +73,14 @@ class Smaller:
             memory.give_back(is_all=True)
             before.restore()
             with uncompiled(), memory.device.comparable():
-                left = outcome(model, generators_of(tape), eager(*part), is_on_host=True)
+                left = outcome(model, generators_of(tape), eager(*part))
             before.restore()
             memory.device.trim()
             return left
 
         try:
             left = run_eager()
-            planned = outcome(model, generators_of(tape), self._run(tensors), is_on_host=True)
+            planned = outcome(model, generators_of(tape), self._run(tensors))
             before.restore()
             is_same(left, planned, run_eager)
         finally:

@@ -1,9 +1,8 @@
 """A training step that runs by a plan: calling it trains one batch. `tuning.py` makes it.
 
 A step is planned once for each kind of batch (its shapes, existing gradients, the model's mode, autocast) and compared with
-eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. If a batch cannot keep to the plan, it runs
-in eager, `Step.fallback` gives the reason, and a warning says if eager takes more than the budget. If nothing fits,
-`NoPlan` is raised before anything runs.
+eager, bit for bit, when it first runs. If a batch cannot keep to the plan, it runs in eager, `Step.fallback` gives the reason,
+and a warning says what eager takes. If no plan fits a batch, `NoPlan` is raised before anything runs.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from . import (
     explaining,
     outputs,
     planning,
+    refusal,
     reporting,
     shortage,
     smaller,
@@ -41,14 +41,13 @@ from .kinds import Kind, addresses_of, kind_of
 from .ops import tensors_in
 from .options import Options
 from .outputs import Given, Outputs
-from .planned import Parts, Planned
+from .planned import Planned
 from .planner import Planner
 from .planning import Recorded
 from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
-from .splitting import Splitting
 from .surroundings import arrivals_noted, host_generators_kept, run_accumulate_hooks, without_accumulate_hooks
 from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
@@ -96,16 +95,16 @@ class Step:
         self._optimizer = optimizer
         self.device = devices.of(self._model)
         self._verify = options.verify
+        self._is_strict = options.strict
         self._interconnect = Interconnect.parse(options.interconnect)
         self._buckets = Buckets.parse(options.buckets)
-        self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
+        self._kinds: OrderedDict[Kind, Planned | InEager] = OrderedDict()
         self._watched = Watched(fn, self._replica)
         self._planner = Planner(self._model, optimizer, self._replica, ranks, self._watched, options)
         self._memory = self._planner.memory
         self._pointers: list[int] = []
         self._modules: list[torch.nn.Module] = []
         self._last: Planned | None = None
-        self._parts: Parts | None = None
         self._choice: int | None = None
         self._arrived: list[torch.nn.Parameter] = []
         """Parameters that got a gradient in the last batch, in order of arrival."""
@@ -123,49 +122,28 @@ class Step:
     def _train(self, batch: tuple[Any, ...]) -> Given:
         if self._buckets is not None:
             batch = self._buckets.fitted(batch)
-        planned = self._planned(batch)
-        if isinstance(planned, Parts):
-            self._parts = planned
-            return self.in_parts(planned, batch)
-        self._parts = None
-        return self._run(planned, batch)
+        return self._run(self._planned(batch), batch)
 
-    def in_parts(self, parts: Parts, batch: tuple[Any, ...], is_trial: bool = False) -> torch.Tensor:
-        """Trains a batch part by part. A trial, or an error that ends it early, leaves everything as it was before."""
+    def trial(self, parts: list[tuple[Any, ...]]) -> None:
+        """Runs batches whose gradients add up, and restores everything that a plan changes."""
         before: State | None = None
-        total: torch.Tensor | None = None
-        first = 0
-        fallback = None
         try:
-            for size, weight in zip(parts.sizes, parts.weights, strict=True):
-                part = batches.taken(batch, first, first + size)
-                planned = self._planned(part, weight)
+            for part in parts:
+                planned = self._planned(part)
                 if before is None and isinstance(planned, Planned):
                     before = State(planned.tape)
-                assert not isinstance(planned, Parts)
-                loss = self._run(planned, part, weight)
-                assert isinstance(loss, torch.Tensor)
-                total = loss if total is None else total + loss
-                fallback = self.fallback or fallback
-                first += size
-        except BaseException:
+                self._run(planned, part)
+        finally:
             if before is not None:
                 before.restore()
-            raise
-        if is_trial and before is not None:
-            before.restore()
-        self.fallback = fallback
-        assert total is not None
-        return total
 
-    def _run(self, planned: Planned | InEager, batch: tuple[Any, ...], weight: float | None = None) -> Given:
-        """Trains a batch, or a part of one, as a whole."""
+    def _run(self, planned: Planned | InEager, batch: tuple[Any, ...]) -> Given:
         if isinstance(planned, InEager):
-            return self._in_eager(planned.why, planned, batch, weight)
+            return self._in_eager(planned.why, planned, batch)
         if planned.broken:
-            return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+            return self._in_eager(planned.broken, planned.in_eager, batch, planned)
         if why := planned.put_off():
-            return self._in_eager(why, planned.in_eager, batch, weight, planned)
+            return self._in_eager(why, planned.in_eager, batch, planned)
         self._last = planned
         tensors = tensors_in(batch)
         devices.check_sample(self.device, tensors)
@@ -176,13 +154,13 @@ class Step:
             )
         except Diverged as diverged:
             if planned.recorded.measured is not None and not planned.program.finished:
-                return self._run(self._with_value(planned, diverged, batch), batch, weight)
+                return self._run(self._with_value(planned, diverged, batch), batch)
             why = f"this batch takes another way: {diverged}"
             planned.tried(diverged.place)
-            return self._in_eager(why, planned.in_eager, batch, weight, planned, diverged.place)
+            return self._in_eager(why, planned.in_eager, batch, planned, diverged.place)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
-            return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+            return self._in_eager(planned.broken, planned.in_eager, batch, planned)
         planned.tried()
         self.fallback = None
         self._arrived += [planned.tape.gradients[number][0] for number in planned.tape.arrivals]
@@ -218,7 +196,7 @@ class Step:
                 )
                 planned.verify, planned.smaller = 0, "memory is too short for both"
         program, taker = planned.program, None
-        if self._reducing is not None and planned.weight is None:
+        if self._reducing is not None:
             taker = self._reducing.taker(program.handed_over)
         return program.run(tensors, taker=taker)
 
@@ -227,10 +205,9 @@ class Step:
         few samples had a different one."""
         logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
         known = planned.recorded.told(diverged.call, diverged.value)
-        fn = batches.weighted(self._fn, planned.weight)
-        recorded = self._planner.record(fn, batch, planned.tape.adds_to_gradients(), known)
+        recorded = self._planner.record(self._fn, batch, planned.tape.adds_to_gradients(), known)
         program = self._planner.program(recorded)
-        again = Planned(recorded, program, planned.verify, planned.weight, planned.in_eager)
+        again = Planned(recorded, program, planned.verify, planned.in_eager)
         for kind, found in self._kinds.items():
             if found is planned:
                 self._kinds[kind] = again
@@ -292,13 +269,12 @@ class Step:
     @property
     def why(self) -> str:
         """Description of the choice for the last kind of batch, in one line."""
-        return explaining.in_one_line(self._current(), self._parts, self.device, self.exchange)
+        return explaining.in_one_line(self._current(), self.device, self.exchange)
 
     def explain(self) -> str:
         """Describes the plan of the last kind of batch, line by line."""
         return explaining.line_by_line(
             self._current(),
-            self._parts,
             self.device,
             self._planner.link,
             self.exchange,
@@ -313,12 +289,12 @@ class Step:
 
     @property
     def exchange(self) -> _core.Exchange | None:
-        """Gradient exchange of the ranks in a step of the last kind of batch, with the predicted seconds of the step with it;
-        of the last part if the step runs in parts. `None` in one process, and if the network is unknown."""
-        return self.exchange_of(self._parts is None)
+        """Gradient exchange of the ranks in a step of the last kind of batch, with the predicted seconds of the step with it.
+        `None` in one process, and if the network is unknown."""
+        return self.exchange_of(True)
 
     def exchange_of(self, is_whole: bool) -> _core.Exchange | None:
-        """The same for a batch that runs as a whole, or for the last part of one."""
+        """The same for an update of one batch, or of several, the last of which exchanges."""
         if self._replica is None or self._interconnect is None:
             return None
         program = self._current().program
@@ -327,13 +303,12 @@ class Step:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Predicted seconds of a step of the last kind of batch: of all its parts, and of exchanging gradients."""
+        """Predicted seconds of a step of the last kind of batch, with exchanging gradients."""
         alone = self._current().program.schedule.makespan_seconds
         if alone is None:
             return None
         there = self.exchange
-        parts = 1 if self._parts is None else len(self._parts.sizes)
-        return alone * parts + (0.0 if there is None else there.exposed_seconds)
+        return alone + (0.0 if there is None else there.exposed_seconds)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
         """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file for a browser, which needs no
@@ -343,13 +318,12 @@ class Step:
         as measured in the fastest timed run, eager for comparison, and the plans of other policies for the same step: after
         `seconds`, no further policy is planned.
         """
-        planned, whole = self._usual()
+        planned = self._usual()
         if not Path(path).parent.is_dir():
             raise BadInput(f"the report cannot be written to {path}: there is no folder {Path(path).parent}")
         page = reporting.page(
             planned.trace,
             planned.program,
-            parts=None if whole is None else str(whole),
             eager_seconds=planned.eager_seconds,
             fallback=planned.broken or self.fallback,
             seconds=seconds,
@@ -422,15 +396,10 @@ class Step:
             raise BadInput("no batch has been planned: call the step first")
         return self._last
 
-    def _usual(self) -> tuple[Planned, Parts | None]:
-        """Returns the kind of batch that ran most often, and the batch that it is a part of, if any."""
+    def _usual(self) -> Planned:
+        """Returns the kind of batch that ran most often."""
         kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
-        planned = max(kinds, key=lambda kind: kind.program.runs, default=self._current())
-        if planned.weight is None:
-            return planned, None
-        wholes = (kind for kind in self._kinds.values() if isinstance(kind, Parts))
-        part = (planned.trace.batch, planned.weight)
-        return planned, next((w for w in wholes if part in zip(w.sizes, w.weights, strict=True)), None)
+        return max(kinds, key=lambda kind: kind.program.runs, default=self._current())
 
     def __reduce__(self) -> str:
         """Refuses: a step is memory and threads of this process."""
@@ -461,39 +430,23 @@ class Step:
         self._pointers = addresses_of(self._modules)
         self._watched.begin(self._modules)
 
-    def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
+    def _make(self, batch: tuple[Any, ...]) -> Planned:
         planner = self._planner
-        recorded = planner.record(batches.weighted(self._fn, weight), batch)
+        recorded = planner.record(self._fn, batch)
         # A share is relative to eager's memory for the first kind of batch; the resulting bytes hold for all.
         planner.budget = planning.budget_bytes(planner.budget, recorded.trace.peak_bytes)
         try:
             program = planner.program(recorded)
         except NoPlan as no_plan:
-            if weight is not None:
-                raise
-            return self._split(batch, Splitting(planner, self._fn, batch, recorded, no_plan))
-        planned = Planned(recorded, program, self._verify, weight, self._new_in_eager())
+            raise refusal.refused(planner, self._fn, batch, recorded, no_plan) from None
+        planned = Planned(recorded, program, self._verify, self._new_in_eager())
         shortage.retried(lambda: self._bind(planned), lambda error: planner.with_less(planned, error))
         self._calibrate(planned, batch)
         self._last = planned
-        if weight is None:
-            self._parts = None
-            logger.info("%s", self.why)
+        logger.info("%s", self.why)
         return planned
 
-    def _split(self, batch: tuple[Any, ...], splitting: Splitting) -> Parts:
-        """Returns the parts of a batch that no plan fits, the first of which is planned."""
-        parts, losses = splitting.parts()
-        self._planned(batches.taken(batch, 0, parts.sizes[0]), parts.weights[0])
-        self._parts = parts
-        logger.info(
-            "%s (no plan fits the whole batch; its loss is the %s of its parts' losses)", self.why, losses
-        )
-        return parts
-
-    def _planned(
-        self, batch: tuple[Any, ...], weight: float | None = None, is_first: bool = False
-    ) -> Planned | Parts | InEager:
+    def _planned(self, batch: tuple[Any, ...], is_first: bool = False) -> Planned | InEager:
         modules = modules_of(self._model)
         addresses = addresses_of(modules)
         if addresses != self._pointers or modules != self._modules:
@@ -501,7 +454,7 @@ class Step:
             self._kinds.clear()
             self._modules, self._pointers = modules, addresses
             self._watched.begin(modules)
-        rest = (*kind_of(modules, batch), *self.device.settings(), weight)
+        rest = (*kind_of(modules, batch), *self.device.settings())
         kind: Kind = (self._watched.next_batch(), *rest)
         found = self._kinds.get(kind)
         if found is None and self._watched.is_hasty():
@@ -518,7 +471,7 @@ class Step:
                     "what the step reads from Python has changed (%s): planning anew", self._watched.changed
                 )
             try:
-                found = self._make(batch, weight)
+                found = self._make(batch)
             except Refused as refused:
                 if is_first:
                     raise
@@ -542,50 +495,38 @@ class Step:
         why: str,
         how: InEager,
         batch: tuple[Any, ...],
-        weight: float | None,
         planned: Planned | None = None,
         place: str = "",
     ) -> Given:
-        """Runs a batch without a plan, with hooks if eager does not fit the budget, and logs the reason:
-        once for each kind of batch and place."""
-
-        arrived: list[torch.nn.Parameter] = []
-        self._watched.forget()
-
-        def run() -> Given:
-            arrived.clear()
-            return self._eager(batch, weight, arrived)
-
-        budget = self._planner.budget
-        # Choosing the tensors to swap runs the step a few times, but the reducer has gradients of this one already.
-        has_begun = self._reducing is not None and self._reducing.has_begun
-        if isinstance(budget, int) and not has_begun:
-            peak = None if planned is None else planned.trace.peak_bytes
-            if (
-                planned is not None
-                and planned.recorded.measured is not None
-                and planned.trace.peak_bytes > budget
-            ):
+        """Runs a batch without a plan, and logs the reason once for each kind of batch and place. Raises `Refused` instead if
+        the step is strict."""
+        budget = self._planner.budget if isinstance(self._planner.budget, int) else None
+        if self._is_strict:
+            raise Refused(f"this batch would run in eager, which `strict` forbids: {why}")
+        if planned is not None:
+            how.peak_bytes = planned.trace.peak_bytes
+            if planned.recorded.measured is not None and budget is not None and how.peak_bytes > budget:
                 raise Refused(
-                    f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(planned.trace.peak_bytes)}, "
-                    f"of {show_bytes(budget)}: {why}. Give smaller batches, which eager can take over"
+                    f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(how.peak_bytes)}, of "
+                    f"{show_bytes(budget)}: {why}. Give smaller batches, which eager can take over"
                 )
-            tape = None if planned is None else planned.tape
+        self._watched.forget()
+        arrived: list[torch.nn.Parameter] = []
+        # The reducer has gradients of a step that a plan has begun: its memory stays.
+        is_begun = self._reducing is not None and self._reducing.has_begun
+        self.fallback = why
+        try:
             keeps = planned is None or not planned.broken
-            host = self._planner.host_budget
-            how.fit(run, self._memory, budget, host, peak, self._verify > 0, tape, keeps)
-            how.warn(budget)
-        said = f"{why}; {how.words}" if how.words else why
-        if how.is_news(f"{place or why}; {how.words}"):
-            logger.warning("this batch runs in eager: %s", said)
-        self.fallback = said
-        given = how.run(run)
+            given = how.run(
+                lambda: self._eager(batch, arrived), self._memory, None if is_begun else budget, keeps
+            )
+        finally:
+            if how.is_news(place or why):
+                logger.warning("this batch runs in eager: %s; %s", why, how.words(budget))
         self._arrived += arrived
         return given
 
-    def _eager(
-        self, batch: tuple[Any, ...], weight: float | None, arrived: list[torch.nn.Parameter] | None = None
-    ) -> Given:
+    def _eager(self, batch: tuple[Any, ...], arrived: list[torch.nn.Parameter] | None = None) -> Given:
         """Runs a batch in eager; adds to `arrived` the parameters that got a gradient, in order."""
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         arrivals: list[int] = []
@@ -594,7 +535,7 @@ class Step:
             without_accumulate_hooks(self._model.parameters()),
             arrivals_noted(trained, arrivals),
         ):
-            given = batches.weighted(self._fn, weight)(*batch)
+            given = self._fn(*batch)
             if self._reducing is not None and self._reducing.has_begun:
                 given = self._gradients_beside(given, trained)
             else:
@@ -623,22 +564,22 @@ class Step:
         start = clock()
         try:
             with uncompiled(), self.device.comparable():
-                loss = self._eager(batch, planned.weight)
+                loss = self._eager(batch)
             planned.eager_seconds = min(planned.eager_seconds, clock() - start)
-            eager = outcome(self._model, generators, loss, is_on_host=True)
+            eager = outcome(self._model, generators, loss)
             del loss  # eager's tensors must not lie in the pool's place
         finally:
             before.restore()
         start = clock()
         given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, clock() - start)
-        planned_outcome = outcome(self._model, generators, given, is_on_host=True)
+        planned_outcome = outcome(self._model, generators, given)
 
         @host_generators_kept()
         def again() -> Outcome:
             before.restore()
             with uncompiled(), self.device.comparable():
-                left = outcome(self._model, generators, self._eager(batch, planned.weight), is_on_host=True)
+                left = outcome(self._model, generators, self._eager(batch))
             before.restore()
             return left
 
@@ -647,14 +588,13 @@ class Step:
     def _verify_smaller(self, planned: Planned, batch: tuple[Any, ...]) -> None:
         """Compares the largest batch that fits the budget in eager with a plan, since this one does not fit."""
         planner = self._planner
-        fn = batches.weighted(self._fn, planned.weight)
         if planned.smaller is None:
             adds = planned.tape.adds_to_gradients()
             is_measured = planned.recorded.measured is not None
 
             def record(size: int, known: Recorded | None) -> Recorded:
                 like = planned.recorded.of_few() if known is None and is_measured else known
-                return planner.record(fn, batches.taken(batch, 0, size), adds, like)
+                return planner.record(self._fn, batches.taken(batch, 0, size), adds, like)
 
             beside = planner.resident_beside()
             planned.smaller = smaller.find(
@@ -670,7 +610,7 @@ class Step:
                 )
         if isinstance(planned.smaller, Smaller):
             try:
-                planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
+                planned.smaller.compare(self._model, batch, lambda *part: self._eager(part))
             except Diverged as diverged:
                 logger.warning("this batch is not compared with eager: %s", diverged)
 

@@ -27,7 +27,7 @@ from .link import Link
 from .options import Options
 from .ranks import Ranks
 from .recording import Loss
-from .step import Parts, Step
+from .step import Step
 from .tape import Tape
 
 MOST_RUN = 3
@@ -319,7 +319,7 @@ def _found(
             one = _predicted(candidate, why_not)
             if not why_not:
                 step = Step(fn, model, optimizer, options, None)
-                one = _run(step, sample, one, losses)
+                one = _run(step, sample, one)
             tried.append((candidate.plan, one))
         measured = [(plan, one) for plan, one in tried if one.seconds is not None]
         if not measured:
@@ -471,17 +471,16 @@ def _predicted(candidate: _Candidate, why_not: str) -> Tried:
     )
 
 
-def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> Tried:
+def _run(step: Step, sample: tuple[Any, ...], predicted: Tried) -> Tried:
     """Runs the sample a few times, part by part as it would be trained, and restores everything."""
     size, parts = predicted.batch, predicted.accumulation
-    batch = taken(sample, 0, size * parts)
-    ways = Parts([size] * parts, batches.weights(losses, [size] * parts) if parts > 1 else [1.0])
+    ways = [taken(sample, first, first + size) for first in range(0, size * parts, size)]
     seconds, clock = [], step.device.clock
     try:
-        step.begin(batch)
+        step.begin(taken(sample, 0, size * parts))
         for _ in range(1 + RUNS):
             start = clock()
-            step.in_parts(ways, batch, is_trial=True)
+            step.trial(ways)
             seconds.append(clock() - start)
             if step.fallback is not None:
                 return replace(predicted, why_not=step.fallback)

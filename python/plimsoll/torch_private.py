@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 from torch.utils.flop_counter import flop_registry
@@ -30,7 +29,6 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
-    "StorageWeakRef",
     "TorchDispatchMode",
     "TreeSpec",
     "abort",
@@ -51,8 +49,6 @@ __all__ = [
     "held_by",
     "hooks_of",
     "hooks_on",
-    "is_sharded",
-    "local_part",
     "modules_of",
     "node_number",
     "parts_of",
@@ -64,6 +60,7 @@ __all__ = [
     "tree_map_with_path",
     "tree_unflatten",
     "uncompiled",
+    "uses_of",
     "version_of",
     "views_as_of_fakes",
     "without_function_modes",
@@ -83,6 +80,11 @@ DDP_FORWARD = "_run_ddp_forward"
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of a tensor's storage, for as long as the storage is held: PyTorch reuses the number."""
     return tensor.untyped_storage()._cdata
+
+
+def uses_of(tensor: torch.Tensor) -> int:
+    """Number of tensors on the same storage, and one for the storage itself."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -172,27 +174,12 @@ def sequence_number() -> int:
     return torch.autograd._get_sequence_nr() - 1
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Part of a distributed tensor on this rank; any other tensor itself."""
-    local = getattr(tensor, "_local_tensor", None)
-    return tensor if local is None else local
-
-
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Tensors in memory that a tensor consists of: numbers and scales if it is quantised, else itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
     return [part for name in names for part in parts_of(getattr(tensor, name))]
-
-
-def is_sharded(model: torch.nn.Module) -> bool:
-    """Returns `True` if `fully_shard` (FSDP2) shards a part of the model. The public name of its class came with torch 2.6."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 def node_number() -> int | None:

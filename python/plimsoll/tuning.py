@@ -13,9 +13,7 @@ from .buckets import Buckets
 from .link import Link
 from .options import Options
 from .recording import Loss
-from .sharded import ShardedStep
 from .step import Step
-from .torch_private import is_sharded
 
 
 def tune(
@@ -32,6 +30,7 @@ def tune(
     graphs: bool = True,
     in_pieces: bool | None = None,
     interconnect: str | None = None,
+    strict: bool = False,
 ) -> Step:
     """Plans a training step for a memory budget.
 
@@ -55,11 +54,14 @@ def tune(
     process sends, and the latency of a message); by default a few all-reduces measure it. The prediction includes the time
     of exchanging gradients.
 
-    A batch that no plan fits is split into the fewest parts that one fits, if its loss is the mean or the sum of theirs.
-    Raises `NoPlan` if nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for meaningless arguments,
-    `NoCompiler` if the allocator cannot be built.
+    A later batch that cannot keep to a plan runs in eager, with one warning that says why and what eager takes; with
+    `strict` it raises `Refused` instead. No batch is split: if no plan fits one, `NoPlan` names the largest that fits, for a
+    loop that accumulates gradients, and a sufficient budget. Raises `Refused` for a step that cannot be recorded, `BadInput`
+    for meaningless arguments, `NoCompiler` if the allocator cannot be built.
     """
-    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces, interconnect)
+    options = Options(
+        budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces, interconnect, strict
+    )
     return make(Step, fn, model, optimizer, sample, options)
 
 
@@ -79,8 +81,7 @@ def make(
         options.check()
         batch = planning.as_sample(sample)
         limit, rates = scripts.arguments(options.budget, options.link)
-        wanted = ShardedStep if kind is Step and is_sharded(model) else kind
-        step = wanted(fn, model, optimizer, replace(options, budget=limit, link=rates), ranks)
+        step = kind(fn, model, optimizer, replace(options, budget=limit, link=rates), ranks)
         step.prepare(batch)
         return step
 

@@ -11,7 +11,6 @@ from .errors import VerificationError
 from .ops import tensors_in
 from .outputs import Given, Outputs
 from .tape import Tape
-from .torch_private import local_part
 
 logger = logging.getLogger("plimsoll")
 
@@ -50,14 +49,11 @@ class State:
             generator.set_state(state)
 
 
-def outcome(
-    model: torch.nn.Module, generators: list[torch.Generator], given: Given, is_on_host: bool = False
-) -> Outcome:
-    """All results of a step, by name: copies of the parts on this rank, moved to the host if `is_on_host`."""
+def outcome(model: torch.nn.Module, generators: list[torch.Generator], given: Given) -> Outcome:
+    """All results of a step, by name: copies on the host."""
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
-        where = torch.device("cpu") if is_on_host else tensor.device
-        return local_part(tensor).detach().to(where, copy=True)
+        return tensor.detach().to("cpu", copy=True)
 
     loss, others = (given.loss, given.others) if isinstance(given, Outputs) else (given, None)
     left = {"the loss": copied(loss)}

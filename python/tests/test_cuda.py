@@ -85,7 +85,7 @@ def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
     run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
 
 
-@pytest.mark.parametrize("what", ["life", "ended_early+compared+hooks", "refused", "asked"])
+@pytest.mark.parametrize("what", ["life", "ended_early+compared", "refused", "asked"])
 def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
     run(environment, tmp_path, what)
 
@@ -123,7 +123,7 @@ def test_a_host_that_refuses_once_is_asked_again(environment, tmp_path):
     run(environment, tmp_path, "host_refuses_once", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
 
 
-def test_a_batch_that_no_plan_runs_is_swapped_by_hooks_within_the_budget(environment, tmp_path):
+def test_a_batch_that_no_plan_runs_has_the_memory_of_the_plan(environment, tmp_path):
     run(environment, tmp_path, "in_eager")
 
 

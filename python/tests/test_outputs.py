@@ -83,10 +83,10 @@ def test_several_losses_are_seen_one_by_one():
         assert given.loss.item() == (words + 0.1 * size).item()
 
 
-def test_a_batch_whose_step_gives_more_than_its_loss_is_not_split():
+def test_a_batch_whose_step_gives_more_than_its_loss_is_refused_with_the_largest_that_fits():
     task = with_others(build("convolutions"))
     floor = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, 2)).floor_bytes
-    with pytest.raises(plimsoll.NoPlan, match="more than its loss is not split") as failed:
+    with pytest.raises(plimsoll.NoPlan, match="The largest batch that fits") as failed:
         plimsoll.tune(task.loss, task.model, None, task.batches[0], floor, "20GB/s", seconds=0.5)
     largest = failed.value.largest_batch
     assert 1 <= largest <= 2

@@ -312,7 +312,7 @@ def lent():
 
 
 def in_eager():
-    """A batch for which the host reads a different value, and that does not fit in eager: hooks swap it, within the budget."""
+    """A batch for which the host reads a different value runs in eager, and the plan gives its memory back meanwhile."""
     model, loss = language()[:2]
     x, y = words(64)
     first, other = x.cpu(), x.cpu()
@@ -324,7 +324,6 @@ def in_eager():
         return loss(x, y) * (x.flatten()[0].item() != 0)
 
     step = tuned((model, signed, (first, y)), 0.5)
-    budget = step.program.schedule.budget_bytes
     step(first, y)
     assert step.fallback is None
     for number in range(3):
@@ -332,8 +331,8 @@ def in_eager():
         torch.cuda.reset_peak_memory_stats()
         step(other, y)
         # A step counts its own batch; the other one exists, too.
-        assert torch.cuda.max_memory_allocated() <= budget + first.nbytes, number
-        assert "this batch takes another way" in step.fallback and "hooks swap saved tensors" in step.fallback
+        assert torch.cuda.max_memory_allocated() <= 1.02 * step.trace.peak_bytes + first.nbytes, number
+        assert "this batch takes another way" in step.fallback
         assert step._memory.pool.held_bytes == 0
     model.zero_grad()
     step(first, y)
@@ -397,36 +396,6 @@ def asked():
     assert answer.peak_bytes <= trace.peak_bytes
     words = device.words()
     assert "Plimsoll stand-in" in words and torch.version.cuda in words
-
-
-def hooks():
-    """Saved tensors that hooks swap are complete when they are read, whichever copy is late."""
-    from plimsoll.saved import SavedSwaps
-
-    driver = StandIn()
-    model = Register()
-    swaps = SavedSwaps(devices.on(torch.device("cuda:0")))
-
-    def step(how, seed):
-        model.zero_grad()
-        with how():
-            model(rows(seed)).backward()
-        return model.wrong(rows(seed))
-
-    assert step(lambda: swaps.learning(model), 0) == []
-    large = {number for number, size in enumerate(swaps.sizes) if size > 0}
-    assert len(large) == len(model.weights)
-    before = driver.counts().get("cuMemcpyDtoHAsync_v2", 0)
-    for chosen in (large, {min(large)}, set()):
-        swaps.choose(chosen)
-        assert swaps.swapped_bytes == len(chosen) * 16 * 4096 * 4
-        for seed in range(20):
-            driver.order(seed if seed < 10 else 0)
-            driver.delays(seed if seed >= 10 else 0)
-            assert step(swaps.active, seed) == [], (len(chosen), seed)
-    driver.order(0)
-    driver.delays(0)
-    assert driver.counts()["cuMemcpyDtoHAsync_v2"] - before >= 20 * (len(large) + 1)
 
 
 def named(total, name):

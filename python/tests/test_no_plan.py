@@ -1,7 +1,6 @@
-"""A batch that no plan fits as a whole runs in parts, with the bits of eager in the same parts."""
+"""A batch that no plan fits is refused, with the largest batch that fits, for accumulation, and a sufficient budget."""
 
 import itertools
-import logging
 import re
 
 import pytest
@@ -11,7 +10,7 @@ from networks import build, eager, optimizer_of
 from torch import nn
 
 import plimsoll
-from plimsoll import batches, splitting
+from plimsoll import batches, refusal
 
 
 def large(name, times=8):
@@ -23,92 +22,59 @@ def large(name, times=8):
     return build(name), task.batches, part.floor_bytes + 1024
 
 
-def in_parts(loss, sizes, weights):
-    def step(*batch):
-        total, first = None, 0
-        for size, weight in zip(sizes, weights, strict=True):
-            part = loss(*(t[first : first + size] for t in batch))
-            if weight != 1:
-                part = part * weight
-            part.backward()
-            total = part.detach() if total is None else total + part.detach()
-            first += size
-        return total
-
-    return step
-
-
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "gpt"])
-def test_a_batch_that_does_not_fit_is_split_with_the_bits_of_eager_in_the_same_parts(name, caplog):
+def test_a_loop_that_accumulates_what_the_refusal_names_fits_with_the_bits_of_eager(name):
     task, data, budget = large(name)
-    optimizer = optimizer_of("sgd", task.model)
-    with caplog.at_level(logging.INFO, "plimsoll"):
-        step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", seconds=0.5)
-    parts = step._parts
-    assert len(parts.sizes) > 1
-    assert sum(parts.sizes) == len(data[0][0])
-    assert f"batch {parts}, lr unchanged, peak " in caplog.text
-    assert "its loss is the mean of its parts' losses" in caplog.text
+    with pytest.raises(plimsoll.NoPlan) as failed:
+        plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", seconds=0.5)
+    error, size = failed.value, len(data[0][0])
+    assert 1 < error.largest_batch < size
+    number = -(-size // error.largest_batch)
+    assert f"accumulate {number} of them for an update of {size} (`plimsoll.suggest` prints the loop)" in str(
+        error
+    )
+    plimsoll.plan(plimsoll.trace(task.loss, task.model, *data[0]), error.enough_bytes, "20GB/s")
+    parts = [batches.taken(data[0], first, first + error.largest_batch) for first in (0, error.largest_batch)]
+    step = plimsoll.tune(task.loss, task.model, None, parts[0], budget, "20GB/s", seconds=0.5)
     reference = build(name)
-    reference_optimizer = optimizer_of("sgd", reference.model)
-    by_hand = in_parts(reference.loss, parts.sizes, parts.weights)
-    for model, loss, its in (
-        (reference.model, by_hand, reference_optimizer),
-        (task.model, step, optimizer),
-    ):
+    left = []
+    for model, run in ((task.model, step), (reference.model, eager(reference))):
         torch.manual_seed(3)
-        model.losses = []
-        for batch in data:
-            model.losses.append(loss(*batch).item())
-            its.step()
-            its.zero_grad()
+        losses = [run(*part).item() for part in parts]
+        left.append([*losses, *(p.grad for p in model.parameters()), *model.buffers()])
     assert step.fallback is None
-    assert task.model.losses == reference.model.losses
-    for one, other in zip(
-        task.model.state_dict().values(), reference.model.state_dict().values(), strict=True
-    ):
-        assert torch.equal(one, other)
+    for one, other in zip(*left, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
 
 
-def test_a_batch_that_fits_is_not_split():
-    task, data, _ = large("mlp")
-    step = plimsoll.tune(task.loss, task.model, None, data[0], "100%", "20GB/s", verify=0)
-    step(*data[0])
-    assert step._parts is None
-    assert step.why.startswith("batch 32, ")
-
-
-def test_a_larger_batch_than_the_sample_is_split_and_the_sample_s_is_not():
+def test_a_later_batch_that_no_plan_fits_is_refused_before_anything_runs():
     task, data, budget = large("convolutions")
     small = tuple(t[:4] for t in data[0])
     step = plimsoll.tune(task.loss, task.model, None, small, budget, "20GB/s", verify=0, seconds=0.5)
-    assert step.why.startswith("batch 4, ")
-    step(*data[0])
-    assert step.why.startswith(f"batch {step._parts}, ")
-    task.model.zero_grad()
-    step(*small)
-    assert step.why.startswith("batch 4, ")
-
-
-def test_an_exception_in_a_later_part_leaves_everything_as_it_was():
-    task, data, budget = large("convolutions")
-    step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", verify=0, seconds=0.5)
     state = {k: v.clone() for k, v in task.model.state_dict().items()}
     generator = torch.get_rng_state()
-    run, parts_run = step._run, []
-
-    def interrupted(planned, part, weight):
-        parts_run.append(part)
-        if len(parts_run) == 2:
-            raise KeyboardInterrupt
-        return run(planned, part, weight)
-
-    step._run = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(plimsoll.NoPlan, match="The largest batch that fits"):
         step(*data[0])
     assert all(torch.equal(v, state[k]) for k, v in task.model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(p.grad is None for p in task.model.parameters())
+    step(*small)
+    assert step.fallback is None
+
+
+def test_a_batch_whose_first_size_is_time_is_not_split():
+    """Attention over a part of the time would compute other gradients."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0)  # time comes first
+    model = nn.Sequential(nn.Embedding(100, 32), layer, nn.Linear(32, 100))
+    x, y = torch.randint(0, 100, (64, 4)), torch.randint(0, 100, (64, 4))
+
+    def loss(x, y):
+        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    budget = plimsoll.trace(loss, model, x, y).floor_bytes - 1
+    with pytest.raises(plimsoll.NoPlan):
+        plimsoll.tune(loss, model, None, (x, y), budget, "20GB/s", seconds=0.5)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +106,7 @@ def test_what_the_losses_of_parts_make_is_found_out(loss, makes):
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_a_loss_over_pairs_of_samples_is_not_split():
+def test_the_largest_batch_fits_and_the_next_does_not():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     x = torch.randn(512, 64)
@@ -150,12 +116,10 @@ def test_a_loss_over_pairs_of_samples_is_not_split():
         return F.cross_entropy(y @ y.t(), torch.arange(len(x)))
 
     budget = plimsoll.trace(loss, model, x).floor_bytes - 1
-    with pytest.raises(plimsoll.NoPlan, match="neither the mean nor the sum of the losses") as failed:
+    with pytest.raises(plimsoll.NoPlan, match="The largest batch that fits") as failed:
         plimsoll.tune(loss, model, None, x, budget, "1GB/s")
     error = failed.value
-    assert f"The largest batch that fits, also where gradients are added up, is {error.largest_batch}" in str(
-        error
-    )
+    assert f"also where gradients are added up, is {error.largest_batch}: give batches of that" in str(error)
     assert f"{error.short_by_bytes} B more than the budget" in str(error)
     step = plimsoll.tune(loss, model, None, x[: error.largest_batch], budget, "1GB/s", verify=0)
     for _ in range(2):  # the second one adds
@@ -193,7 +157,6 @@ def test_a_budget_that_holds_no_sample_is_told_what_is_enough():
     step = plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], enough, "1GB/s")
     step(*task.batches[0])
     assert step.fallback is None
-    assert step._parts is not None
 
 
 def test_logits_that_decide_are_named_with_a_budget_that_is_enough():
@@ -246,15 +209,7 @@ def test_the_largest_that_fits_is_found_from_any_guess(limit):
             asked.append(at)
             return at <= largest
 
-        assert splitting.largest_of(fits, guess, limit) == largest
+        assert refusal.largest_of(fits, guess, limit) == largest
         assert len(asked) == len(set(asked))
         assert all(1 <= at <= limit for at in asked)
         assert guess not in (largest, largest + 1) or len(asked) <= 2
-
-
-@pytest.mark.parametrize(
-    ("batch", "largest", "sizes"), [(8, 8, [8]), (8, 3, [3, 3, 2]), (7, 2, [2, 2, 2, 1]), (5, 1, [1] * 5)]
-)
-def test_parts_are_few_and_equal(batch, largest, sizes):
-    assert batches.part_sizes(batch, largest) == sizes
-    assert sum(batches.weights("mean", sizes)) == pytest.approx(1)
