@@ -25,9 +25,9 @@ mod order;
 mod pool;
 mod violation;
 
-pub use violation::{Doer, Part, Violation};
+pub use violation::Violation;
 
-use crate::document::Document;
+use crate::document::{Document, Fault};
 use crate::ids::{CommandId, TensorId};
 use crate::schedule::Schedule;
 use crate::trace::Trace;
@@ -92,15 +92,14 @@ impl Places {
 /// Checks a schedule and returns the places that the proof found, which an executor needs besides the commands.
 pub fn locate(trace: &Trace, schedule: &Schedule) -> Result<Places, Violation> {
     if (&schedule.trace, schedule.batch) != (&trace.name, trace.batch) {
-        return Err(Violation::OtherTrace {
-            found: schedule.trace.as_str().into(),
-            found_batch: schedule.batch,
-            wanted: trace.name.as_str().into(),
-            wanted_batch: trace.batch,
-        });
+        return Err(Violation(format!(
+            "the schedule is for `{}` at batch {}, the trace is `{}` at batch {}; plan this trace anew",
+            schedule.trace, schedule.batch, trace.name, trace.batch
+        )));
     }
-    trace.validate().map_err(Violation::Unusable)?;
-    schedule.validate().map_err(Violation::Unusable)?;
+    let unusable = |fault: Fault| Violation(fault.to_string());
+    trace.validate().map_err(unusable)?;
+    schedule.validate().map_err(unusable)?;
     let order = order::Order::of(trace, schedule)?;
     let buffers = pool::check(trace, schedule, &order)?;
     contents::check(trace, schedule, &order, &buffers)

@@ -129,15 +129,6 @@ impl Function {
     }
 }
 
-/// The unit that a dropout drops at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DropUnit {
-    /// Each element separately.
-    Element,
-    /// All elements of the batch: stochastic depth (Huang et al. 2016).
-    Batch,
-}
-
 impl Window {
     /// Returns a square window.
     pub fn square(size: u32, stride: u32, padding: u32) -> Window {
@@ -300,12 +291,10 @@ pub enum LayerKind {
         /// `true` if a bias is added.
         bias: bool,
     },
-    /// Zeroes each unit with this probability and scales the rest by 1 / (1 - p), in training only.
+    /// Zeroes each element with this probability and scales the rest by 1 / (1 - p), in training only.
     Dropout {
         /// Probability of a drop.
         probability: f32,
-        /// Unit that is dropped at once.
-        unit: DropUnit,
     },
     /// Sum of two inputs of one shape.
     Add,
@@ -418,22 +407,11 @@ impl Network {
 
     /// Returns the trained parameters of all layers.
     pub fn all_parameters(&self) -> u64 {
-        self.layers.iter().map(|layer| self.parameters(layer)).sum()
+        self.layers.iter().map(|layer| layer.parameters).sum()
     }
 
     /// Returns the floating-point operations of all layers' forward pass for one sample.
     pub fn all_forward_flops(&self) -> u64 {
-        self.layers.iter().map(|layer| self.forward_flops(layer)).sum()
-    }
-
-    /// Returns a layer's trained parameters, biases and scales included; running statistics and parameters of other layers
-    /// excluded.
-    pub fn parameters(&self, layer: &Layer) -> u64 {
-        layer.parameters
-    }
-
-    /// Returns the floating-point operations of a layer's forward pass for one sample; a multiply and an add are two.
-    pub fn forward_flops(&self, layer: &Layer) -> u64 {
-        layer.forward_flops
+        self.layers.iter().map(|layer| layer.forward_flops).sum()
     }
 }

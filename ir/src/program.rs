@@ -13,8 +13,7 @@ mod call;
 mod operands;
 
 pub use call::{
-    After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
-    RowShape,
+    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
 };
 pub use operands::{Access, OperandSpec, Operands};
 

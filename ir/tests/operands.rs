@@ -3,8 +3,8 @@
 use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::precision::Float;
 use plimsoll_ir::program::{
-    Access, After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape,
-    RotaryShape, RowShape,
+    Access, After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
+    RowShape,
 };
 use plimsoll_testing::every_call;
 
@@ -109,9 +109,7 @@ fn spans_stand_in_the_documented_order() {
         check(forward, of_forward);
         check(backward, of_backward);
     }
-    let running = |branch| Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1, branch };
-    check(running(None), &[24, 12, 12]);
-    check(running(Some(Branch { probability: 0.5, stream: 1 })), &[44, 24, 12, 12]);
+    check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
     check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
     check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
     check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
@@ -126,12 +124,10 @@ fn spans_stand_in_the_documented_order() {
     check(Call::SplitPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[72, 24]);
     check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
     check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
-    check(Call::Sgd { elements: 7, decay: true, idle: false }, &[44, 28, 28, 28]);
-    check(Call::Sgd { elements: 7, decay: true, idle: true }, &[44, 28, 28]);
-    check(Call::Adamw { elements: 7, idle: false }, &[44, 28, 28, 28, 28]);
-    check(Call::Adamw { elements: 7, idle: true }, &[44, 28, 28, 28]);
+    check(Call::Sgd { elements: 7, decay: true }, &[44, 28, 28, 28]);
+    check(Call::Adamw { elements: 7 }, &[44, 28, 28, 28, 28]);
     check(
-        Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, run: 1 },
+        Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0 },
         &[44, u64::MAX, u64::MAX],
     );
 }
@@ -196,15 +192,15 @@ fn feature_maps_take_half_the_bytes_in_bf16_and_nothing_else_does() {
         check(Call::BatchNormForward { shape: rows, epsilon: 1e-5, then }, &["x", "r", "y"]);
         check(Call::BatchNormBackward { shape: rows, then, accumulate: false }, kept);
     }
-    check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1, branch: None }, &[]);
+    check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1 }, &[]);
     check(Call::LayerNormBackward { shape: rows, accumulate: true }, &["x", "dy", "dx"]);
     check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);
     check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "differences"]);
     check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &["differences", "dlogits"]);
     check(Call::Multiply { elements: 24, accumulate: true }, &["a", "b", "y"]);
     check(Call::BiasBackward { shape: rows, accumulate: false }, &["dy"]);
-    check(Call::Sgd { elements: 24, decay: true, idle: false }, &[]);
-    check(Call::Adamw { elements: 24, idle: false }, &[]);
+    check(Call::Sgd { elements: 24, decay: true }, &[]);
+    check(Call::Adamw { elements: 24 }, &[]);
     check(
         Call::LstmBackward { shape: rows, first: false, last: false },
         &["activated", "previous", "cell", "dh", "dcell", "dgates", "dprevious"],

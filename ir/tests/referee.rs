@@ -8,6 +8,7 @@
 //!    new buffers the first time.
 //! 3. A transfer of 0 bytes is refused here; the referee lets an offload of 0 bytes pass inside an open buffer.
 
+use crate::common::broken_rule;
 use plimsoll_ir::check::check;
 use plimsoll_ir::ids::{CommandId, TensorId};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, piece_of};
@@ -186,9 +187,10 @@ fn check_and_simulate_agree_with_the_referee() {
             *tally.entry(format!("differ: {class}")).or_default() += 1;
             continue;
         }
-        let rule = mine
-            .as_ref()
-            .map_or_else(|v| v.rule().map_or("unfit".into(), |r| format!("rule {r}")), |()| "valid".into());
+        let rule = match &mine {
+            Ok(()) => "valid".to_owned(),
+            Err(violation) => broken_rule(&violation.0).map_or("unfit".into(), |rule| format!("rule {rule}")),
+        };
         *tally.entry(rule).or_default() += 1;
         if mine.is_ok() {
             let timeline = simulate(&case.trace, &case.schedule);

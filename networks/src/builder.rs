@@ -5,7 +5,7 @@
 
 use crate::error::NetworkError;
 use crate::layers::{Purpose, Resident, rules};
-use plimsoll_ir::network::{Axis, DropUnit, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::network::{Axis, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
 use plimsoll_ir::{Bytes, LayerId};
 use std::collections::HashSet;
 
@@ -219,9 +219,9 @@ impl Builder {
         self.add(name, LayerKind::Concat { along: Axis::Channels }, inputs)
     }
 
-    /// Appends dropout, element by element.
+    /// Appends dropout.
     pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Dropout { probability, unit: DropUnit::Element }, &[input])
+        self.add(name, LayerKind::Dropout { probability }, &[input])
     }
 
     /// Appends max pooling.

@@ -19,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 mod builder;
-mod draw;
 mod error;
 mod layers;
 mod lower;
@@ -28,7 +27,6 @@ mod weights;
 mod zoo;
 
 pub use builder::Builder;
-pub use draw::Draw;
 pub use error::NetworkError;
 pub use lower::lower;
 pub use walk::{LowerOptions, Mode, ReluStorage};

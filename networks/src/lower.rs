@@ -13,10 +13,6 @@
 //! - The gradient of a sum is one tensor, shared by all terms. An op that would overwrite a shared gradient writes to a
 //!   different tensor; further gradients of the same activation are added to the first in place.
 //!
-//! A draw of stochastic depth (Huang et al. 2016) may be known beforehand. Then the dropped branches have no ops, and their
-//! parameters move by optimizer state and decay alone, as with gradients of 0; the running statistics of their normalisations
-//! do not change.
-//!
 //! Weight decay applies to every parameter, PyTorch's default. The module deliberately does not choose addresses, reorder
 //! ops, or predict durations (seconds are 0 until a model fills them in).
 
@@ -26,9 +22,9 @@ mod resident;
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::rules;
-use crate::walk::{IMAGES, LowerOptions, Mode, Walk};
+use crate::walk::{LowerOptions, Mode, Walk};
 use plimsoll_ir::network::Network;
-use plimsoll_ir::program::{Call, Operand, Program};
+use plimsoll_ir::program::{Call, Kernel, Operand, Program};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, Optimizer};
 use resident::resident;
@@ -38,7 +34,7 @@ use resident::resident;
 /// The trace is named after the network's spec, such as `resnet18-64x64x3-10`, with `-evaluate` in evaluation.
 pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Program, NetworkError> {
     check_sizes(network, batch, options.mode)?;
-    let facts = analysis::facts(network, options)?;
+    let facts = analysis::facts(network, options);
     let mut walk = Walk::new(network, batch, options, facts, resident(network, options.optimizer)?);
     forward(&mut walk);
     if options.mode == Mode::Train {
@@ -79,10 +75,7 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
 fn forward(walk: &mut Walk<'_>) {
     for (index, layer) in walk.network.layers.iter().enumerate() {
         let id = LayerId::new(index);
-        let value = if walk.facts.absent[index] {
-            // No layer reads a dropped output.
-            IMAGES
-        } else if walk.facts.hands_on(id) {
+        let value = if walk.facts.hands_on(id) {
             walk.value(walk.facts.source(id))
         } else {
             let inputs: Vec<LayerId> = layer.inputs.iter().map(|i| walk.facts.source(*i)).collect();
@@ -118,23 +111,18 @@ fn backward(walk: &mut Walk<'_>) {
 
 /// Appends one step of the optimizer for every parameter, in layer order.
 fn update(walk: &mut Walk<'_>) {
-    let hyper = walk.hyper();
-    for index in 0..walk.network.layers.len() {
-        if walk.network.layers[index].shares.is_some() {
-            continue;
-        }
+    let hyper = walk.resident.hyper;
+    for (index, _) in walk.network.layers.iter().enumerate().filter(|(_, layer)| layer.shares.is_none()) {
         for trained in walk.resident.layers[index].parameters.clone() {
-            let idle = walk.facts.absent[index];
-            let gradient = (!idle).then_some(trained.gradient);
-            let own = [trained.parameter].into_iter().chain(gradient).chain(trained.states);
-            let operands = [hyper].into_iter().chain(own.map(Operand::Resident)).collect();
+            let own = [hyper, trained.parameter, trained.gradient].into_iter().chain(trained.states);
+            let operands = own.map(Operand::Resident).collect();
             let elements = trained.elements;
             let call = match walk.options.optimizer {
-                Optimizer::Sgd => Call::Sgd { elements, decay: true, idle },
-                Optimizer::Adamw => Call::Adamw { elements, idle },
+                Optimizer::Sgd => Call::Sgd { elements, decay: true },
+                Optimizer::Adamw => Call::Adamw { elements },
             };
-            let part = trained.name.rsplit('.').next().unwrap_or_default();
-            walk.push(LayerId::new(index), &format!("{part}.update"), Phase::Update, call, operands);
+            let suffix = format!("{}.update", trained.name.rsplit('.').next().unwrap_or_default());
+            walk.push_kernel(LayerId::new(index), &suffix, Phase::Update, Kernel { call, operands });
         }
     }
 }

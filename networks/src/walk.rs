@@ -10,10 +10,9 @@ mod gradients;
 mod resident;
 
 pub(crate) use facts::{Facts, Fused};
-pub(crate) use gradients::Gradients;
+pub(crate) use gradients::{Contribution, Gradients, IN_PLACE, SEPARATE};
 pub(crate) use resident::{LayerRegions, Resident, Trained};
 
-use crate::draw::Draw;
 use plimsoll_ir::network::{Axis, Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::program::{
     Call, Kernel, KernelAlternative, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
@@ -51,8 +50,6 @@ pub struct LowerOptions<'a> {
     pub mode: Mode,
     /// Storage of ReLUs; ignored in evaluation.
     pub relu: ReluStorage,
-    /// Draw of stochastic depth to lower for; `None` for ops that serve every draw. Ignored in evaluation.
-    pub draw: Option<Draw>,
     /// Optimizer of the parameters; it determines the resident regions, in evaluation too.
     pub optimizer: Optimizer,
     /// Storage format of activations and their gradients.
@@ -78,7 +75,6 @@ impl Default for LowerOptions<'_> {
         LowerOptions {
             mode: Mode::Train,
             relu: ReluStorage::Auto,
-            draw: None,
             optimizer: Optimizer::Sgd,
             feature_maps: Float::F32,
             fuse: false,
@@ -87,6 +83,12 @@ impl Default for LowerOptions<'_> {
         }
     }
 }
+
+/// A tensor by the name of an operand.
+pub(crate) type Named = (&'static str, TensorId);
+
+/// The operands that a forward call writes for the backward pass.
+const SAVED: [&str; 3] = ["stats", "mask", "places"];
 
 /// The tensor of the images or tokens, which the host writes.
 pub(crate) const IMAGES: TensorId = TensorId(0);
@@ -106,8 +108,9 @@ pub(crate) struct Walk<'a> {
     kernels: Vec<Kernel>,
     /// Tensor of each layer's output.
     pub(crate) values: Vec<TensorId>,
-    /// Tensors that each layer keeps for its backward pass besides activations, such as a mask or statistics.
-    saved: Vec<Vec<TensorId>>,
+    /// Tensors that each layer keeps for its backward pass besides activations, such as a mask or statistics, by the names of
+    /// its calls' operands.
+    saved: Vec<Vec<Named>>,
     pub(crate) gradients: Gradients,
 }
 
@@ -177,6 +180,11 @@ impl Walk<'_> {
         self.values[layer.index()]
     }
 
+    /// Returns the first input of a layer.
+    pub(crate) fn input(&self, layer: LayerId) -> LayerId {
+        self.network.layer(layer).inputs[0]
+    }
+
     /// Returns the bytes of a batch of activations of this shape.
     pub(crate) fn maps(&self, shape: Shape) -> Bytes {
         self.map_bytes(shape.elements() * self.batch)
@@ -187,19 +195,44 @@ impl Walk<'_> {
         Bytes(self.options.feature_maps.bytes() * elements)
     }
 
+    /// Appends an op of a layer, its operands found by their names: those of `given` and, of the layer, its inputs and output,
+    /// its resident regions, and the tensors that it saved.
+    pub(crate) fn push(&mut self, layer: LayerId, suffix: &str, phase: Phase, call: Call, given: &[Named]) {
+        let operands = call.operands().iter().map(|spec| self.operand(layer, spec.name, given)).collect();
+        self.push_kernel(layer, suffix, phase, Kernel { call, operands });
+    }
+
+    /// Returns the operand of this name of a layer's call.
+    fn operand(&self, layer: LayerId, name: &str, given: &[Named]) -> Operand {
+        use Operand::{Resident as R, Tensor as T};
+        let known = given.iter().chain(&self.saved[layer.index()]).find(|(of, _)| *of == name);
+        if let Some((_, tensor)) = known {
+            return T(*tensor);
+        }
+        let regions = &self.resident.layers[layer.index()];
+        let [first, last] = [regions.parameters.first(), regions.parameters.last()]
+            .map(|trained| trained.map_or([Bytes::ZERO; 2], |trained| [trained.parameter, trained.gradient]));
+        let input = |at: usize| T(self.value(self.network.layer(layer).inputs[at]));
+        match name {
+            "hyper" => R(self.resident.hyper),
+            "metrics" => R(self.resident.metrics),
+            "labels" => T(LABELS),
+            "weight" | "gamma" => R(first[0]),
+            "dweight" | "dgamma" => R(first[1]),
+            "bias" | "beta" => R(last[0]),
+            "dbias" | "dbeta" => R(last[1]),
+            "running mean" => R(regions.states[0]),
+            "running variance" => R(regions.states[1]),
+            "x" | "a" | "qkv" | "tokens" | "logits" | "gates" => input(0),
+            "b" => input(1),
+            "y" => T(self.value(layer)),
+            _ => unreachable!("the rules of `{}` give the operand `{name}`", self.network.layer(layer).name),
+        }
+    }
+
     /// Appends an op and its kernel; the op's reads and writes follow from the operands.
-    pub(crate) fn push(
-        &mut self,
-        layer: LayerId,
-        suffix: &str,
-        phase: Phase,
-        call: Call,
-        operands: Vec<Operand>,
-    ) {
+    pub(crate) fn push_kernel(&mut self, layer: LayerId, suffix: &str, phase: Phase, kernel: Kernel) {
         let layer: &Layer = self.network.layer(layer);
-        let count = call.operands().len();
-        assert_eq!(count, operands.len(), "{} takes as many operands as it documents", call.name());
-        let kernel = Kernel { call, operands };
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for (operand, OperandSpec { access, .. }) in kernel.specified() {
             let Operand::Tensor(tensor) = operand else { continue };
@@ -286,50 +319,28 @@ impl Walk<'_> {
         self.facts.adds_up[layer.index()]
     }
 
-    /// Returns the parameters of a layer, in the order in which its calls take them.
-    pub(crate) fn parameters(&self, layer: LayerId) -> Vec<Operand> {
-        let parameters = &self.resident.layers[layer.index()].parameters;
-        parameters.iter().map(|trained| Operand::Resident(trained.parameter)).collect()
-    }
-
-    /// Returns their gradients, in the same order.
-    pub(crate) fn parameter_gradients(&self, layer: LayerId) -> Vec<Operand> {
-        let parameters = &self.resident.layers[layer.index()].parameters;
-        parameters.iter().map(|trained| Operand::Resident(trained.gradient)).collect()
-    }
-
-    /// Returns the running statistics of a layer.
-    pub(crate) fn states(&self, layer: LayerId) -> Vec<Operand> {
-        self.resident.layers[layer.index()].states.iter().map(|offset| Operand::Resident(*offset)).collect()
-    }
-
-    /// Returns the hyper-parameters.
-    pub(crate) fn hyper(&self) -> Operand {
-        Operand::Resident(self.resident.hyper)
-    }
-
-    /// Returns the metrics.
-    pub(crate) fn metrics(&self) -> Operand {
-        Operand::Resident(self.resident.metrics)
-    }
-
-    /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; returns y.
+    /// Appends a layer's forward op, with the tensors that it saves; its output is `over` or a new tensor. Returns the output.
     pub(crate) fn forward_op(
         &mut self,
         id: LayerId,
         call: Call,
-        x: TensorId,
-        more: &[Operand],
         over: Option<TensorId>,
-        saved: &[Operand],
+        given: &[Named],
     ) -> TensorId {
+        for spec in call.operands().into_iter().filter(|spec| SAVED.contains(&spec.name)) {
+            self.save(id, spec.name, spec.bytes);
+        }
         let y = over.unwrap_or_else(|| self.output(id));
-        let mut operands = vec![Operand::Tensor(x)];
-        operands.extend(more);
-        operands.push(Operand::Tensor(y));
-        operands.extend(saved);
-        self.push(id, "forward", Phase::Forward, call, operands);
+        // The loss's output are differences.
+        let outputs = [("y", y), ("differences", y)];
+        self.push(id, "forward", Phase::Forward, call, &[&outputs, given].concat());
         y
+    }
+
+    /// Appends a layer's forward op, in place of an input that no other op needs.
+    pub(crate) fn forward_in_place(&mut self, id: LayerId, inputs: &[LayerId], call: Call) -> TensorId {
+        let over = self.overwritten(id, inputs);
+        self.forward_op(id, call, over, &[])
     }
 
     /// Returns the input's tensor that a layer may compute its output in, if there is one: none if one input is read twice.
@@ -349,21 +360,20 @@ impl Walk<'_> {
     }
 
     /// Appends a tensor that a layer keeps for its backward pass besides activations.
-    pub(crate) fn save(&mut self, id: LayerId, what: &str, bytes: Bytes) -> Operand {
+    pub(crate) fn save(&mut self, id: LayerId, what: &'static str, bytes: Bytes) {
         let name = format!("{}.{what}", self.network.layer(id).name);
         let tensor = self.tensor(&name, bytes, TensorKind::Other);
-        self.keep(id, tensor);
-        Operand::Tensor(tensor)
+        self.keep(id, what, tensor);
     }
 
     /// Notes that a layer keeps a tensor for its backward pass.
-    pub(crate) fn keep(&mut self, id: LayerId, tensor: TensorId) {
-        self.saved[id.index()].push(tensor);
+    pub(crate) fn keep(&mut self, id: LayerId, what: &'static str, tensor: TensorId) {
+        self.saved[id.index()].push((what, tensor));
     }
 
-    /// Returns the tensors that a layer keeps for its backward pass, in the order in which the forward pass made them.
-    pub(crate) fn saved(&self, id: LayerId) -> &[TensorId] {
-        &self.saved[id.index()]
+    /// Returns a tensor that a layer keeps for its backward pass, if it has one of this name.
+    pub(crate) fn saved(&self, id: LayerId, what: &str) -> Option<TensorId> {
+        self.saved[id.index()].iter().find(|(name, _)| *name == what).map(|(_, tensor)| *tensor)
     }
 }
 

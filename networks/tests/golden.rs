@@ -1,7 +1,7 @@
 //! Lowered networks small enough to be checked by hand, op by op: `op: reads -> writes`, with `!` on ops that update resident
 //! state. A tensor on both sides is updated in place.
 
-use plimsoll_ir::network::{Axis, DropUnit, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
@@ -247,7 +247,7 @@ fn evaluation_runs_in_few_tensors() {
         let conv = b.conv("conv", b.images(), 4, Window::square(3, 1, 1), false)?;
         let bn = b.batch_norm("bn", conv)?;
         let relu = b.relu("relu", bn)?;
-        b.add("drop", LayerKind::Dropout { probability: 0.5, unit: DropUnit::Element }, &[relu])
+        b.add("drop", LayerKind::Dropout { probability: 0.5 }, &[relu])
     });
     check(
         &with_dropout,
@@ -275,8 +275,7 @@ fn parts_pools_and_dropout_copy_only_what_they_must() {
         )?;
         let lrn = b.add("lrn", LayerKind::Lrn { size: 3, alpha: 1.0, beta: 0.5, bias: 1.0 }, &[conv])?;
         let left = b.relu("left", lrn)?;
-        let right =
-            b.add("right", LayerKind::Dropout { probability: 0.5, unit: DropUnit::Element }, &[lrn])?;
+        let right = b.add("right", LayerKind::Dropout { probability: 0.5 }, &[lrn])?;
         let cat = b.add("cat", LayerKind::Concat { along: Axis::Channels }, &[left, lrn, right])?;
         b.max_pool("pool", cat, Window::square(2, 2, 0))
     });

@@ -7,7 +7,7 @@ use super::Places;
 use super::intervals::Intervals;
 use super::order::Order;
 use super::pool::Rooms;
-use super::violation::{Doer, Part, Violation};
+use super::violation::{Violation, doer, part};
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
 use crate::schedule::{Command, Schedule};
 use crate::trace::Trace;
@@ -148,12 +148,12 @@ impl Versions<'_> {
 }
 
 impl<'a> Walk<'a> {
-    fn doer(&self, command: CommandId) -> Doer {
-        Doer::of(self.trace, self.schedule, command)
+    fn doer(&self, command: CommandId) -> String {
+        doer(self.trace, self.schedule, command)
     }
 
-    fn part(&self, tensor: TensorId, bytes: Range<u64>) -> Part {
-        Part::of(self.trace, tensor, bytes)
+    fn part(&self, tensor: TensorId, bytes: &Range<u64>) -> String {
+        part(self.trace, tensor, bytes)
     }
 
     /// Fills the buffers that are open from the start; returns the others, by opening command.
@@ -165,8 +165,10 @@ impl<'a> Walk<'a> {
             let room = &self.rooms.rooms[buffer.index()];
             let Some(tensor) = room.tensor else { continue };
             if !versions.from_start[tensor.index()] {
-                let part = self.part(tensor, room.piece.clone());
-                return Err(Violation::NotFromStart { buffer, part });
+                let part = self.part(tensor, &room.piece);
+                let why =
+                    format_args!("{buffer} holds {part} from the start, but that tensor is made by an op");
+                return Violation::rule(2, why);
             }
             self.fill(buffer, tensor, Content { version: 0, writer: None });
         }
@@ -241,11 +243,15 @@ impl<'a> Walk<'a> {
                 }
                 Ok(base)
             }
-            _ => Err(Violation::NoRoom {
-                command: self.doer(c),
-                part: self.part(t, whole),
-                buffers: mine.len(),
-            }),
+            _ => Violation::rule(
+                2,
+                format_args!(
+                    "{} writes {}, but the {} buffers of it that it opens do not hold it whole",
+                    self.doer(c),
+                    self.part(t, &whole),
+                    mine.len()
+                ),
+            ),
         }
     }
 
@@ -255,7 +261,7 @@ impl<'a> Walk<'a> {
         state.last_update = Some(c);
         // Earlier offloads precede this one in their stream.
         if let Some(offload) = state.last_offload.filter(|offload| !self.order.before(*offload, c)) {
-            return Err(self.race(offload, c, t, self.order.moved[offload.index()].clone()));
+            return self.race(offload, c, t, &self.order.moved[offload.index()]);
         }
         for member in &self.members {
             self.contents[member.index()] = Some(Content { version: version + 1, writer: Some(c) });
@@ -263,8 +269,19 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn race(&self, first: CommandId, second: CommandId, t: TensorId, bytes: Range<u64>) -> Violation {
-        Violation::Race { first: self.doer(first), second: self.doer(second), part: self.part(t, bytes) }
+    /// Returns the fault of two unordered commands that touch the same bytes, one of them writing.
+    fn race<T>(
+        &self,
+        first: CommandId,
+        second: CommandId,
+        t: TensorId,
+        bytes: &Range<u64>,
+    ) -> Result<T, Violation> {
+        let (first, second, part) = (self.doer(first), self.doer(second), self.part(t, bytes));
+        let why = format_args!(
+            "{first} and {second} both touch {part}, one of them writing, and nothing orders them; let one wait"
+        );
+        Violation::rule(5, why)
     }
 
     /// Copies bytes to the host.
@@ -274,10 +291,10 @@ impl<'a> Walk<'a> {
         let (order, state) = (self.order, &self.states[t.index()]);
         let unordered = |earlier: &CommandId| !order.before(*earlier, c);
         if let Some(update) = state.last_update.filter(unordered) {
-            return Err(self.race(update, c, t, bytes));
+            return self.race(update, c, t, &bytes);
         }
         if let Some((shared, prefetch)) = state.fetched.within(bytes.clone()).find(|(_, p)| unordered(p)) {
-            return Err(self.race(prefetch, c, t, shared));
+            return self.race(prefetch, c, t, &shared);
         }
         let state = &mut self.states[t.index()];
         state.last_offload = Some(c);
@@ -293,12 +310,15 @@ impl<'a> Walk<'a> {
         let mut at = bytes.start;
         for (piece, copy) in self.states[t.index()].host.within(bytes.clone()) {
             if !self.order.before(copy.offload, c) {
-                return Err(self.race(copy.offload, c, t, piece));
+                return self.race(copy.offload, c, t, &piece);
             }
             let first = *version.get_or_insert(copy.version);
             if first != copy.version {
-                let (command, part) = (self.doer(c), self.part(t, bytes));
-                return Err(Violation::MixedVersions { command, part, first, second: copy.version });
+                let (command, part, second) = (self.doer(c), self.part(t, &bytes), copy.version);
+                let why = format_args!(
+                    "{command} brings {part}, of which the host holds versions {first} and {second}"
+                );
+                return Violation::rule(3, why);
             }
             if piece.start > at {
                 break;
@@ -306,7 +326,9 @@ impl<'a> Walk<'a> {
             at = piece.end;
         }
         let Some(version) = version.filter(|_| at == bytes.end) else {
-            return Err(Violation::NotOnHost { command: self.doer(c), part: self.part(t, bytes) });
+            let (command, part) = (self.doer(c), self.part(t, &bytes));
+            let why = format_args!("{command} brings {part}, but these were not all offloaded before it");
+            return Violation::rule(3, why);
         };
         let mine = self.opened_of(t, opened);
         match mine[..] {
@@ -316,11 +338,15 @@ impl<'a> Walk<'a> {
                 self.places.push((t, self.schedule.buffers[buffer.index()].offset));
                 Ok(())
             }
-            _ => Err(Violation::OtherBytes {
-                command: self.doer(c),
-                part: self.part(t, bytes),
-                buffers: mine.len(),
-            }),
+            _ => Violation::rule(
+                2,
+                format_args!(
+                    "{} brings {}, but does not open exactly one buffer of just these (it opens {})",
+                    self.doer(c),
+                    self.part(t, &bytes),
+                    mine.len()
+                ),
+            ),
         }
     }
 
@@ -373,43 +399,58 @@ impl<'a> Walk<'a> {
             Found { base: group[0].0, version: group[0].1 }
         });
         if let Some(buffer) = unordered {
-            return Err(self.unordered(c, t, buffer, &bytes, found.is_some()));
+            return self.unordered(c, t, buffer, &bytes, found.is_some());
         }
-        found.ok_or_else(|| self.not_found(c, t, bytes, wanted))
+        found.map_or_else(|| self.not_found(c, t, &bytes, wanted), Ok)
     }
 
     /// Returns the fault if the buffers of `find` do not hold the bytes: a wrong version if they would, were all versions
     /// equal.
-    fn not_found(&self, c: CommandId, t: TensorId, bytes: Range<u64>, wanted: Option<u32>) -> Violation {
+    fn not_found<T>(
+        &self,
+        c: CommandId,
+        t: TensorId,
+        bytes: &Range<u64>,
+        wanted: Option<u32>,
+    ) -> Result<T, Violation> {
         let other =
             self.held.iter().map(|(_, version, _)| *version).filter(|version| Some(*version) != wanted).max();
         let mut held: Vec<Held> = self.held.iter().map(|(base, _, b)| (*base, 0, *b)).collect();
         held.sort_by_key(|(base, _, b)| (*base, self.rooms.rooms[b.index()].piece.start));
-        let there = whole_groups(&held, self.rooms, &bytes).next().is_some();
+        let there = whole_groups(&held, self.rooms, bytes).next().is_some();
         let (command, part) = (self.doer(c), self.part(t, bytes));
         match (wanted, other) {
-            (Some(wanted), Some(found)) if there => Violation::WrongVersion { command, part, wanted, found },
-            _ => Violation::NotHeld { command, part },
+            (Some(wanted), Some(found)) if there => Violation::rule(
+                3,
+                format_args!("{command} needs version {wanted} of {part}, and finds version {found}"),
+            ),
+            _ => Violation::rule(
+                2,
+                format_args!("{command} touches {part}, but no open buffers hold them all in one place"),
+            ),
         }
     }
 
     /// Returns the fault of touching a buffer that an unordered command writes.
-    fn unordered(
+    fn unordered<T>(
         &self,
         c: CommandId,
         t: TensorId,
         b: BufferId,
         bytes: &Range<u64>,
         found_elsewhere: bool,
-    ) -> Violation {
+    ) -> Result<T, Violation> {
         let room = &self.rooms.rooms[b.index()];
         let shared = room.piece.start.max(bytes.start)..room.piece.end.min(bytes.end);
         let writer = self.contents[b.index()].and_then(|content| content.writer).unwrap_or(c);
         if self.schedule.buffers[b.index()].opens == Some(writer) && !found_elsewhere {
-            let (command, part, filler) = (self.doer(c), self.part(t, shared), self.doer(writer));
-            return Violation::NotFilled { command, part, filler };
+            let (command, part, filler) = (self.doer(c), self.part(t, &shared), self.doer(writer));
+            let why = format_args!(
+                "{command} touches {part}, but is not ordered after {filler}, which brings them; let it wait"
+            );
+            return Violation::rule(2, why);
         }
-        self.race(writer, c, t, shared)
+        self.race(writer, c, t, &shared)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A vector clock for each command, which shows the commands that must have ended before it starts; and rule 1.
 
-use super::violation::{Doer, Violation};
+use super::violation::{Violation, doer};
 use crate::ids::{CommandId, OpId};
 use crate::schedule::{Command, Schedule, Stream, alternative_of, piece_of};
 use crate::trace::Trace;
@@ -33,8 +33,10 @@ impl Order {
             let mut clock = [0; 3];
             for &wait in command.waits().iter().chain(&latest[stream.index()]) {
                 if wait >= id {
-                    let command = Doer::of(trace, schedule, id);
-                    return Err(Violation::WaitsForLater { command, waits_for: wait });
+                    let command = doer(trace, schedule, id);
+                    return Err(Violation(format!(
+                        "{command} waits for {wait}, which is no earlier command"
+                    )));
                 }
                 order.join(&mut clock, wait);
             }
@@ -49,7 +51,10 @@ impl Order {
         }
         match trace.ops.get(due) {
             None => Ok(order),
-            Some(op) => Err(Violation::NeverComputed { op: OpId::new(due), name: op.name.as_str().into() }),
+            Some(op) => Violation::rule(
+                1,
+                format_args!("{} (`{}`) is never computed, nor is any op after it", OpId::new(due), op.name),
+            ),
         }
     }
 
@@ -102,17 +107,11 @@ impl Order {
 fn moved(trace: &Trace, id: CommandId, command: &Command) -> Result<Range<u64>, Violation> {
     let Some((tensor, first_byte, bytes)) = command.transfer() else { return Ok(0..0) };
     let Some(whole) = trace.tensors.get(tensor.index()) else {
-        let place = format!("commands[{}].tensor", id.index());
-        return Err(Violation::NoSuchId { place, id: tensor.0, count: trace.tensors.len() });
+        let place = format_args!("commands[{}].tensor", id.0);
+        return Violation::no_such_id(place, tensor.0, trace.tensors.len());
     };
-    piece_of(whole, first_byte, bytes).filter(|piece| !piece.is_empty()).ok_or_else(|| {
-        Violation::NoSuchBytes {
-            place: format!("commands[{}]", id.index()),
-            tensor,
-            name: whole.name.as_str().into(),
-            bytes: whole.bytes.0,
-        }
-    })
+    let piece = piece_of(whole, first_byte, bytes).filter(|piece| !piece.is_empty());
+    piece.ok_or_else(|| Violation::no_such_bytes(trace, format_args!("commands[{}]", id.0), tensor))
 }
 
 /// Checks one compute command: its op and its alternative exist, and rule 1 allows its place.
@@ -123,26 +122,24 @@ fn check_op(
     (op, again, alternative): (OpId, bool, Option<u32>),
     due: &mut usize,
 ) -> Result<(), Violation> {
-    let doer = || Doer::of(trace, schedule, id);
+    let command = || doer(trace, schedule, id);
     let Some(found) = trace.ops.get(op.index()) else {
-        let place = format!("commands[{}].op", id.index());
-        return Err(Violation::NoSuchId { place, id: op.0, count: trace.ops.len() });
+        return Violation::no_such_id(format_args!("commands[{}].op", id.0), op.0, trace.ops.len());
     };
     if alternative_of(found, alternative).is_none() {
-        let place = format!("commands[{}].alternative", id.index());
-        let id = alternative.unwrap_or_default();
-        return Err(Violation::NoSuchId { place, id, count: found.alternatives.len() });
+        let (place, count) = (format_args!("commands[{}].alternative", id.0), found.alternatives.len());
+        return Violation::no_such_id(place, alternative.unwrap_or_default(), count);
     }
     if !again {
         if op.index() != *due {
-            let due = (*due < trace.ops.len()).then(|| OpId::new(*due));
-            return Err(Violation::OutOfOrder { command: doer(), due });
+            let due = if *due < trace.ops.len() { OpId::new(*due).to_string() } else { "no op".to_owned() };
+            return Violation::rule(1, format_args!("{} stands where {due} is due", command()));
         }
         *due += 1;
     } else if op.index() >= *due {
-        return Err(Violation::AgainTooEarly { command: doer() });
+        return Violation::rule(1, format_args!("{} stands before the op's first run", command()));
     } else if !found.recomputable {
-        return Err(Violation::NotRecomputable { command: doer() });
+        return Violation::rule(3, format_args!("{}, but that op is not recomputable", command()));
     }
     Ok(())
 }

@@ -2,11 +2,12 @@
 
 use super::intervals::Intervals;
 use super::order::Order;
-use super::violation::{Doer, Part, Violation};
+use super::violation::{Violation, doer, part};
 use crate::ids::{BufferId, CommandId, TensorId};
 use crate::schedule::{Buffer, Command, Holds, Schedule, alternative_of, piece_of};
 use crate::trace::Trace;
 use crate::units::Bytes;
+use std::fmt::Arguments;
 use std::ops::Range;
 
 /// A buffer whose ids and bytes are valid.
@@ -35,13 +36,12 @@ pub(super) struct Rooms {
 }
 
 /// Returns the contents of a buffer in words.
-fn words(trace: &Trace, buffer: &Buffer) -> Box<str> {
+fn words(trace: &Trace, buffer: &Buffer) -> String {
     match buffer.holds {
-        Holds::Workspace { command } => format!("the workspace of {command}").into(),
+        Holds::Workspace { command } => format!("the workspace of {command}"),
         Holds::Tensor { tensor, first_byte, bytes } => {
-            let Some(whole) = trace.tensors.get(tensor.index()) else { return "?".into() };
-            let piece = piece_of(whole, first_byte, bytes).unwrap_or(0..0);
-            Part::of(trace, tensor, piece).to_string().into()
+            let Some(whole) = trace.tensors.get(tensor.index()) else { return "?".to_owned() };
+            part(trace, tensor, &piece_of(whole, first_byte, bytes).unwrap_or(0..0))
         }
     }
 }
@@ -51,7 +51,11 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
     let (resident, pool, budget) = (trace.resident_bytes, schedule.pool_bytes, schedule.budget_bytes);
     let over = (u128::from(resident.0) + u128::from(pool.0)).saturating_sub(u128::from(budget.0));
     if let Some(over) = u64::try_from(over).ok().filter(|over| *over > 0) {
-        return Err(Violation::OverBudget { resident, pool, budget, over });
+        let why = format_args!(
+            "{} resident bytes and a pool of {} are {over} bytes more than the budget of {}",
+            resident.0, pool.0, budget.0
+        );
+        return Violation::rule(6, why);
     }
     let mut workspace = vec![None; schedule.commands.len()];
     let mut rooms = Vec::with_capacity(schedule.buffers.len());
@@ -60,7 +64,9 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
         let room = room(trace, schedule, order, id)?;
         let end = buffer.offset.0 + (room.piece.end - room.piece.start);
         if end > pool.0 {
-            return Err(Violation::OutsidePool { buffer: id, holds: words(trace, buffer), end, pool });
+            let (holds, pool) = (words(trace, buffer), pool.0);
+            let why = format_args!("{id} ({holds}) ends at byte {end} of a pool of {pool} bytes");
+            return Violation::rule(6, why);
         }
         if let Holds::Workspace { command } = buffer.holds {
             workspace[command.index()] = Some(buffer.offset);
@@ -74,7 +80,9 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
         if bytes == Bytes::ZERO {
             workspace[id.index()] = None;
         } else if workspace[id.index()].is_none() {
-            return Err(Violation::NoWorkspace { command: Doer::of(trace, schedule, id), bytes });
+            let (command, bytes) = (doer(trace, schedule, id), bytes.0);
+            let why = format_args!("{command} needs a workspace of {bytes} bytes and no buffer is it");
+            return Violation::rule(2, why);
         }
     }
     let mut by_opening: Vec<BufferId> = (0..rooms.len()).map(BufferId::new).collect();
@@ -87,21 +95,18 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
 /// Checks that every command that a buffer names exists.
 fn check_ids(schedule: &Schedule, id: BufferId, buffer: &Buffer) -> Result<(), Violation> {
     let count = schedule.commands.len();
-    let exists = |command: CommandId, key: &dyn Fn() -> String| {
-        let place = || format!("buffers[{}].{}", id.index(), key());
-        if command.index() < count {
-            Ok(())
-        } else {
-            Err(Violation::NoSuchId { place: place(), id: command.0, count })
-        }
+    let exists = |command: CommandId, key: Arguments<'_>| match command.index() < count {
+        true => Ok(()),
+        false => Violation::no_such_id(format_args!("buffers[{}].{key}", id.0), command.0, count),
     };
     if let Some(opens) = buffer.opens {
-        exists(opens, &|| "opens".to_owned())?;
+        exists(opens, format_args!("opens"))?;
     }
     if let Holds::Workspace { command } = buffer.holds {
-        exists(command, &|| "workspace_of".to_owned())?;
+        exists(command, format_args!("workspace_of"))?;
     }
-    buffer.closes.iter().enumerate().try_for_each(|(i, close)| exists(*close, &|| format!("closes[{i}]")))
+    let mut closes = buffer.closes.iter().enumerate();
+    closes.try_for_each(|(i, close)| exists(*close, format_args!("closes[{i}]")))
 }
 
 /// Checks one buffer by itself.
@@ -111,23 +116,27 @@ fn room(trace: &Trace, schedule: &Schedule, order: &Order, id: BufferId) -> Resu
         Holds::Workspace { command } => (None, 0..workspace_bytes(trace, schedule, id, command)?.0),
         Holds::Tensor { tensor, first_byte, bytes } => {
             let Some(whole) = trace.tensors.get(tensor.index()) else {
-                let place = format!("buffers[{}].tensor", id.index());
-                return Err(Violation::NoSuchId { place, id: tensor.0, count: trace.tensors.len() });
+                let place = format_args!("buffers[{}].tensor", id.0);
+                return Violation::no_such_id(place, tensor.0, trace.tensors.len());
             };
             let Some(piece) = piece_of(whole, first_byte, bytes) else {
-                let (place, name) = (format!("buffers[{}]", id.index()), whole.name.as_str().into());
-                return Err(Violation::NoSuchBytes { place, tensor, name, bytes: whole.bytes.0 });
+                return Err(Violation::no_such_bytes(trace, format_args!("buffers[{}]", id.0), tensor));
             };
             (Some(tensor), piece)
         }
     };
     if buffer.closes.is_empty() {
-        return Err(Violation::NeverCloses { buffer: id, holds: words(trace, buffer) });
+        let holds = words(trace, buffer);
+        let why = format_args!("{id} ({holds}) never closes; list the last commands that use it in `closes`");
+        return Violation::rule(2, why);
     }
     let reach = order.reach(&buffer.closes);
     if let Some(opens) = buffer.opens.filter(|opens| !order.is_within(*opens, reach)) {
-        let opens = Doer::of(trace, schedule, opens);
-        return Err(Violation::ClosesEarly { buffer: id, holds: words(trace, buffer), opens });
+        let (holds, opens) = (words(trace, buffer), doer(trace, schedule, opens));
+        let why = format_args!(
+            "{id} ({holds}) may close before {opens} opens it; a closing command must wait for that one"
+        );
+        return Violation::rule(2, why);
     }
     // Both are at most 2^62, by the documents' own validation.
     let base = buffer.offset.0 as i64 - piece.start as i64;
@@ -149,7 +158,13 @@ fn workspace_bytes(
             Ok(alternative_of(&trace.ops[op.index()], alternative)
                 .map_or(Bytes::ZERO, |(_, workspace)| workspace))
         }
-        _ => Err(Violation::WorkspaceLife { buffer: id, command: Doer::of(trace, schedule, command) }),
+        _ => Violation::rule(
+            2,
+            format_args!(
+                "{id} is the workspace of {}, and must open and close with that compute command alone",
+                doer(trace, schedule, command)
+            ),
+        ),
     }
 }
 
@@ -168,9 +183,13 @@ fn check_overlaps(trace: &Trace, schedule: &Schedule, order: &Order, rooms: &Roo
             }
         });
         if let Some((bytes, first)) = fault {
-            let holds = |id: BufferId| words(trace, &schedule.buffers[id.index()]);
-            let (first_holds, second_holds) = (holds(first), holds(id));
-            return Err(Violation::Overlap { first, first_holds, second: id, second_holds, bytes });
+            let [before, after] =
+                [first, id].map(|id| format!("{id} ({})", words(trace, &schedule.buffers[id.index()])));
+            let (start, end) = (bytes.start, bytes.end);
+            let why = format_args!(
+                "{before} and {after} share bytes {start}..{end} of the pool and may be open at once"
+            );
+            return Violation::rule(4, why);
         }
     }
     Ok(())

@@ -4,7 +4,6 @@
 //! computes a call.
 
 use crate::network::{Function, Window};
-use crate::philox::{philox4x32, unit_f32};
 
 /// The shape of a convolution over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -178,23 +177,6 @@ impl RotaryShape {
     }
 }
 
-/// A branch of stochastic depth (Huang et al. 2016). An iteration drops the whole branch if the dropout that ends it, a
-/// [`Call::DropoutForward`] of one run, drops its run 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Branch {
-    /// Probability of a drop.
-    pub probability: f32,
-    /// Stream of the dropout.
-    pub stream: u32,
-}
-
-impl Branch {
-    /// Returns `true` if an iteration drops the branch.
-    pub fn is_dropped(self, seed: u64, step: u32) -> bool {
-        unit_f32(philox4x32(seed, [0, 0, step, self.stream])[0]) < self.probability
-    }
-}
-
 /// The computation of a kernel. `x -> y` names operands: those read, then those written; a name on both sides is one operand,
 /// at its place among those read. If `accumulate` is set, the op adds the gradient to the operand's value, and so reads it
 /// too ([`Call::operands`] holds all this as data). Computed in place, two operands are the same tensor; each call says where
@@ -213,9 +195,9 @@ pub enum Call {
     /// is that of a [`FusedRelu`]. In f32 the bits are those of the separate calls, [`Call::Add`] and the ReLU's; in bf16 y
     /// is rounded once, and the mask is that of y.
     BatchNormForward { shape: RowShape, epsilon: f32, then: After },
-    /// \[hyper\], stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards
-    /// the batch's (the variance unbiased, rows / (rows - 1)). An iteration that drops `branch` leaves both unchanged.
-    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32, branch: Option<Branch> },
+    /// stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards the batch's
+    /// (the variance unbiased, rows / (rows - 1)).
+    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32 },
     /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
     BatchNormInference { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats, \[kept\] -> dx, dgamma, dbeta, \[dr\]: with dr = dy where the ReLU of `then` passes, else 0, and
@@ -257,12 +239,11 @@ pub enum Call {
     AvgPoolForward { shape: PoolShape },
     /// dy -> dx.
     AvgPoolBackward { shape: PoolShape, accumulate: bool },
-    /// hyper, x -> y = x / (1 - p) where kept, else 0. Runs of `run` elements, at least 1, are kept or dropped together: run
-    /// i of layer number `stream` is dropped if `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number
-    /// in [0, 1), is below p. In place allowed.
-    DropoutForward { elements: u64, probability: f32, stream: u32, run: u64 },
+    /// hyper, x -> y = x / (1 - p) where kept, else 0. Element i of layer number `stream` is dropped if
+    /// `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is below p. In place allowed.
+    DropoutForward { elements: u64, probability: f32, stream: u32 },
     /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
-    DropoutBackward { elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool },
+    DropoutBackward { elements: u64, probability: f32, stream: u32, accumulate: bool },
     /// x, bias -> y: bias, of `channels` elements, added to each row. In place allowed.
     BiasForward { shape: RowShape },
     /// dy -> dbias: the sum of the rows. Overwrites, or adds if other layers share the parameter.
@@ -312,14 +293,13 @@ pub enum Call {
     SoftmaxCrossEntropyForward { shape: RowShape },
     /// differences, labels -> dlogits = differences / counted, the number of samples that count. In place allowed.
     SoftmaxCrossEntropyBackward { shape: RowShape },
-    /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter if `decay` is set,
-    /// m = momentum * m + g, parameter -= learning rate * m. If `idle` is set there is no gradient, and it counts as 0: the
-    /// layer was dropped from this iteration.
-    Sgd { elements: u64, decay: bool, idle: bool },
-    /// hyper, parameter, \[gradient\], first moment, second moment -> parameter, first moment, second moment: with the names of
+    /// hyper, parameter, gradient, momentum -> parameter, momentum: g = gradient + decay * parameter if `decay` is set,
+    /// m = momentum * m + g, parameter -= learning rate * m.
+    Sgd { elements: u64, decay: bool },
+    /// hyper, parameter, gradient, first moment, second moment -> parameter, first moment, second moment: with the names of
     /// [`crate::optimizer::UpdateNumbers::Adamw`], m = beta1 * m + (1 - beta1) * gradient, v = beta2 * v + (1 - beta2) *
-    /// gradient^2, parameter = keep * parameter - length * m / (root * sqrt(v) + epsilon). `idle` is as above.
-    Adamw { elements: u64, idle: bool },
+    /// gradient^2, parameter = keep * parameter - length * m / (root * sqrt(v) + epsilon).
+    Adamw { elements: u64 },
 }
 
 /// Returns the product, saturating at the largest number.
@@ -336,133 +316,107 @@ fn conv_flops(shape: &ConvShape) -> u64 {
     product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
 }
 
+/// Returns the floating-point operations of all rows, of which each element takes this many.
+fn row_flops(shape: &RowShape, each: u64) -> u64 {
+    product(&[each, shape.rows, shape.channels])
+}
+
+/// Returns the floating-point operations of a pooling, of which each output takes this many.
+fn pool_flops(shape: &PoolShape, each: u64) -> u64 {
+    let [rows, columns] = shape.output.map(u64::from);
+    product(&[shape.batch, rows, columns, u64::from(shape.channels), each])
+}
+
+/// Returns the positions of a window.
+fn taps(shape: &PoolShape) -> u64 {
+    let [rows, columns] = shape.window.size.map(u64::from);
+    rows * columns
+}
+
+/// Returns the floating-point operations of an attention: for each pair of positions, so many for each channel of the queries
+/// and so many for each head. Masked or not, everything is computed.
+fn attention_flops(shape: &AttentionShape, of_channel: u64, of_head: u64) -> u64 {
+    let of_pair = (of_channel * shape.width).saturating_add(of_head * shape.heads);
+    product(&[shape.batch, shape.length, shape.length, of_pair])
+}
+
+/// Returns the elements that a lookup copies.
+fn looked_up(shape: &EmbeddingShape) -> u64 {
+    product(&[shape.batch, shape.count, shape.width])
+}
+
 impl Call {
     /// Returns the floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
     /// passes. Saturates at the largest number.
     pub fn flops(&self) -> u64 {
-        match self {
-            Call::ConvForward { shape }
-            | Call::ConvBackwardFilter { shape, .. }
-            | Call::ConvBackwardData { shape, .. } => conv_flops(shape),
-            Call::BatchNormForward { shape, then, .. } => {
-                product(&[8 + then.flops(), shape.rows, shape.channels])
-            }
-            Call::BatchNormBackward { shape, then, .. } => {
-                product(&[8 + u64::from(then.relu.is_some()), shape.rows, shape.channels])
-            }
-            Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
-            Call::RmsNormForward { shape, .. } => product(&[4, shape.rows, shape.channels]),
-            Call::RmsNormBackward { shape, .. } => product(&[11, shape.rows, shape.channels]),
-            Call::LayerNormBackward { shape, .. } => product(&[15, shape.rows, shape.channels]),
-            Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
-            Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
-            Call::MaxPoolForward { shape }
-            | Call::AvgPoolForward { shape }
-            | Call::AvgPoolBackward { shape, .. } => {
-                let [rows, columns] = shape.output.map(u64::from);
-                let [kernel_rows, kernel_columns] = shape.window.size.map(u64::from);
-                product(&[shape.batch, rows, columns, u64::from(shape.channels), kernel_rows, kernel_columns])
-            }
-            Call::MaxPoolBackward { shape, .. } => {
-                let [rows, columns] = shape.output.map(u64::from);
-                product(&[shape.batch, rows, columns, u64::from(shape.channels)])
-            }
-            Call::BiasForward { shape } | Call::BiasBackward { shape, .. } => {
-                product(&[shape.rows, shape.channels])
-            }
-            Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => {
-                product(&[shape.batch, shape.count, shape.width])
-            }
-            // Two matrix products forward and five backward, and the softmax; masked or not, everything is computed.
-            Call::AttentionForward { shape } => {
-                let pairs = product(&[shape.batch, shape.length, shape.length]);
-                product(&[pairs, (4 * shape.width).saturating_add(6 * shape.heads)])
-            }
-            Call::AttentionBackward { shape, .. } => {
-                let pairs = product(&[shape.batch, shape.length, shape.length]);
-                product(&[pairs, (10 * shape.width).saturating_add(9 * shape.heads)])
-            }
-            Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => {
-                shape.elements().saturating_mul(3)
-            }
-            // Three sigmoids and two tanh, each an exponential and a division.
-            Call::LstmForward { shape, .. } => product(&[100, shape.rows, shape.channels]),
-            Call::LstmBackward { shape, .. } => product(&[50, shape.rows, shape.channels]),
-            Call::ReluForward { elements, .. }
-            | Call::ReluBackward { elements, .. }
-            | Call::ReluMaskForward { elements, .. }
-            | Call::ReluMaskBackward { elements, .. }
-            | Call::Multiply { elements, .. }
-            | Call::Add { elements } => *elements,
-            Call::ActivationForward { elements, function } => product(&[function.flops(), *elements]),
-            Call::ActivationBackward { elements, function, .. } => {
-                product(&[function.flops() + 2, *elements])
-            }
-            Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
-                product(&[2, *elements])
-            }
-            Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
-                product(&[*rows, *channels])
-            }
-            Call::LrnForward { shape, size, .. } => {
-                product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
-            }
-            Call::LrnBackward { shape, size, .. } => {
-                product(&[shape.rows, shape.channels, 4 * u64::from(*size) + 40])
-            }
-            Call::SoftmaxCrossEntropyForward { shape } => product(&[5, shape.rows, shape.channels]),
-            Call::SoftmaxCrossEntropyBackward { shape } => product(&[2, shape.rows, shape.channels]),
-            Call::Sgd { elements, .. } => product(&[6, *elements]),
-            Call::Adamw { elements, .. } => product(&[14, *elements]),
-        }
+        self.name_and_flops().1
     }
 
     /// Returns the call's name in kernels and profiles.
     pub fn name(&self) -> &'static str {
+        self.name_and_flops().0
+    }
+
+    fn name_and_flops(&self) -> (&'static str, u64) {
+        use Call as C;
         match self {
-            Call::ConvForward { .. } => "conv_forward",
-            Call::ConvBackwardFilter { .. } => "conv_backward_filter",
-            Call::ConvBackwardData { .. } => "conv_backward_data",
-            Call::BatchNormForward { .. } => "batch_norm_forward",
-            Call::BatchNormRunning { .. } => "batch_norm_running",
-            Call::BatchNormInference { .. } => "batch_norm_inference",
-            Call::BatchNormBackward { .. } => "batch_norm_backward",
-            Call::LayerNormForward { .. } => "layer_norm_forward",
-            Call::LayerNormBackward { .. } => "layer_norm_backward",
-            Call::RmsNormForward { .. } => "rms_norm_forward",
-            Call::RmsNormBackward { .. } => "rms_norm_backward",
-            Call::ReluForward { .. } => "relu_forward",
-            Call::ReluBackward { .. } => "relu_backward",
-            Call::ReluMaskForward { .. } => "relu_mask_forward",
-            Call::ReluMaskBackward { .. } => "relu_mask_backward",
-            Call::ActivationForward { .. } => "activation_forward",
-            Call::ActivationBackward { .. } => "activation_backward",
-            Call::Multiply { .. } => "multiply",
-            Call::MaxPoolForward { .. } => "max_pool_forward",
-            Call::MaxPoolBackward { .. } => "max_pool_backward",
-            Call::AvgPoolForward { .. } => "avg_pool_forward",
-            Call::AvgPoolBackward { .. } => "avg_pool_backward",
-            Call::DropoutForward { .. } => "dropout_forward",
-            Call::DropoutBackward { .. } => "dropout_backward",
-            Call::BiasForward { .. } => "bias_forward",
-            Call::BiasBackward { .. } => "bias_backward",
-            Call::EmbeddingForward { .. } => "embedding_forward",
-            Call::EmbeddingBackward { .. } => "embedding_backward",
-            Call::AttentionForward { .. } => "attention_forward",
-            Call::AttentionBackward { .. } => "attention_backward",
-            Call::RotaryForward { .. } => "rotary_forward",
-            Call::RotaryBackward { .. } => "rotary_backward",
-            Call::LstmForward { .. } => "lstm_forward",
-            Call::LstmBackward { .. } => "lstm_backward",
-            Call::Add { .. } => "add",
-            Call::ConcatPart { .. } => "concat_part",
-            Call::SplitPart { .. } => "split_part",
-            Call::LrnForward { .. } => "lrn_forward",
-            Call::LrnBackward { .. } => "lrn_backward",
-            Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",
-            Call::SoftmaxCrossEntropyBackward { .. } => "softmax_cross_entropy_backward",
-            Call::Sgd { .. } => "sgd",
-            Call::Adamw { .. } => "adamw",
+            C::ConvForward { shape } => ("conv_forward", conv_flops(shape)),
+            C::ConvBackwardFilter { shape, .. } => ("conv_backward_filter", conv_flops(shape)),
+            C::ConvBackwardData { shape, .. } => ("conv_backward_data", conv_flops(shape)),
+            C::BatchNormForward { shape, then, .. } => {
+                ("batch_norm_forward", row_flops(shape, 8 + then.flops()))
+            }
+            C::BatchNormRunning { shape, .. } => ("batch_norm_running", product(&[8, shape.channels])),
+            C::BatchNormInference { shape, .. } => ("batch_norm_inference", row_flops(shape, 2)),
+            C::BatchNormBackward { shape, then, .. } => {
+                ("batch_norm_backward", row_flops(shape, 8 + u64::from(then.relu.is_some())))
+            }
+            C::LayerNormForward { shape, .. } => ("layer_norm_forward", row_flops(shape, 8)),
+            C::LayerNormBackward { shape, .. } => ("layer_norm_backward", row_flops(shape, 15)),
+            C::RmsNormForward { shape, .. } => ("rms_norm_forward", row_flops(shape, 4)),
+            C::RmsNormBackward { shape, .. } => ("rms_norm_backward", row_flops(shape, 11)),
+            C::ReluForward { elements, .. } => ("relu_forward", *elements),
+            C::ReluBackward { elements, .. } => ("relu_backward", *elements),
+            C::ReluMaskForward { elements, .. } => ("relu_mask_forward", *elements),
+            C::ReluMaskBackward { elements, .. } => ("relu_mask_backward", *elements),
+            C::ActivationForward { elements, function } => {
+                ("activation_forward", product(&[function.flops(), *elements]))
+            }
+            C::ActivationBackward { elements, function, .. } => {
+                ("activation_backward", product(&[function.flops() + 2, *elements]))
+            }
+            C::Multiply { elements, .. } => ("multiply", *elements),
+            C::MaxPoolForward { shape } => ("max_pool_forward", pool_flops(shape, taps(shape))),
+            C::MaxPoolBackward { shape, .. } => ("max_pool_backward", pool_flops(shape, 1)),
+            C::AvgPoolForward { shape } => ("avg_pool_forward", pool_flops(shape, taps(shape))),
+            C::AvgPoolBackward { shape, .. } => ("avg_pool_backward", pool_flops(shape, taps(shape))),
+            C::DropoutForward { elements, .. } => ("dropout_forward", product(&[2, *elements])),
+            C::DropoutBackward { elements, .. } => ("dropout_backward", product(&[2, *elements])),
+            C::BiasForward { shape } => ("bias_forward", row_flops(shape, 1)),
+            C::BiasBackward { shape, .. } => ("bias_backward", row_flops(shape, 1)),
+            C::EmbeddingForward { shape } => ("embedding_forward", looked_up(shape)),
+            C::EmbeddingBackward { shape, .. } => ("embedding_backward", looked_up(shape)),
+            // Two matrix products forward and five backward, and the softmax.
+            C::AttentionForward { shape } => ("attention_forward", attention_flops(shape, 4, 6)),
+            C::AttentionBackward { shape, .. } => ("attention_backward", attention_flops(shape, 10, 9)),
+            C::RotaryForward { shape, .. } => ("rotary_forward", product(&[3, shape.elements()])),
+            C::RotaryBackward { shape, .. } => ("rotary_backward", product(&[3, shape.elements()])),
+            // Three sigmoids and two tanh, each an exponential and a division.
+            C::LstmForward { shape, .. } => ("lstm_forward", row_flops(shape, 100)),
+            C::LstmBackward { shape, .. } => ("lstm_backward", row_flops(shape, 50)),
+            C::Add { elements } => ("add", *elements),
+            C::ConcatPart { rows, channels, .. } => ("concat_part", product(&[*rows, *channels])),
+            C::SplitPart { rows, channels, .. } => ("split_part", product(&[*rows, *channels])),
+            C::LrnForward { shape, size, .. } => ("lrn_forward", row_flops(shape, 2 * u64::from(*size) + 20)),
+            C::LrnBackward { shape, size, .. } => {
+                ("lrn_backward", row_flops(shape, 4 * u64::from(*size) + 40))
+            }
+            C::SoftmaxCrossEntropyForward { shape } => ("softmax_cross_entropy_forward", row_flops(shape, 5)),
+            C::SoftmaxCrossEntropyBackward { shape } => {
+                ("softmax_cross_entropy_backward", row_flops(shape, 2))
+            }
+            C::Sgd { elements, .. } => ("sgd", product(&[6, *elements])),
+            C::Adamw { elements, .. } => ("adamw", product(&[14, *elements])),
         }
     }
 }

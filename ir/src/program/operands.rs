@@ -109,18 +109,27 @@ impl Call {
     /// version.
     pub fn operands(&self) -> Operands {
         use Call as C;
+        let none = After::default();
         match *self {
             C::ConvForward { shape: s } => conv_forward(&s),
             C::ConvBackwardFilter { shape: s, accumulate } => conv_backward_filter(&s, accumulate),
             C::ConvBackwardData { shape: s, accumulate } => conv_backward_data(&s, accumulate),
-            C::BatchNormForward { shape: s, then, .. } => batch_norm_forward(&s, &then),
-            C::BatchNormRunning { shape: s, branch, .. } => batch_norm_running(&s, branch.is_some()),
+            C::BatchNormForward { shape: s, then, .. } => {
+                norm_forward(&s, f32s(&[2, s.channels]), Some("beta"), &then)
+            }
+            C::BatchNormRunning { shape: s, .. } => batch_norm_running(&s),
             C::BatchNormInference { shape: s, .. } => batch_norm_inference(&s),
-            C::BatchNormBackward { shape: s, then, accumulate } => batch_norm_backward(&s, &then, accumulate),
-            C::LayerNormForward { shape: s, .. } => layer_norm_forward(&s),
-            C::LayerNormBackward { shape: s, accumulate } => layer_norm_backward(&s, accumulate),
-            C::RmsNormForward { shape: s, .. } => rms_norm_forward(&s),
-            C::RmsNormBackward { shape: s, accumulate } => rms_norm_backward(&s, accumulate),
+            C::BatchNormBackward { shape: s, then, accumulate } => {
+                norm_backward(&s, f32s(&[2, s.channels]), Some("dbeta"), &then, accumulate)
+            }
+            C::LayerNormForward { shape: s, .. } => norm_forward(&s, f32s(&[2, s.rows]), Some("beta"), &none),
+            C::LayerNormBackward { shape: s, accumulate } => {
+                norm_backward(&s, f32s(&[2, s.rows]), Some("dbeta"), &none, accumulate)
+            }
+            C::RmsNormForward { shape: s, .. } => norm_forward(&s, f32s(&[s.rows]), None, &none),
+            C::RmsNormBackward { shape: s, accumulate } => {
+                norm_backward(&s, f32s(&[s.rows]), None, &none, accumulate)
+            }
             C::ReluForward { elements, .. } | C::ActivationForward { elements, .. } => map(f32s(&[elements])),
             C::ReluBackward { elements, accumulate, .. } => map_backward("y", f32s(&[elements]), accumulate),
             C::ReluMaskForward { elements, .. } => relu_mask_forward(elements),
@@ -128,14 +137,15 @@ impl Call {
             C::ActivationBackward { elements, accumulate, .. } => {
                 map_backward("x", f32s(&[elements]), accumulate)
             }
-            C::Multiply { elements, accumulate } => multiply(f32s(&[elements]), accumulate),
+            C::Multiply { elements, accumulate } => of_two(f32s(&[elements]), accumulate),
+            C::Add { elements } => of_two(f32s(&[elements]), false),
             C::MaxPoolForward { shape: s } => max_pool_forward(&s),
             C::MaxPoolBackward { shape: s, accumulate } => max_pool_backward(&s, accumulate),
             C::AvgPoolForward { shape: s } => avg_pool_forward(&s),
             C::AvgPoolBackward { shape: s, accumulate } => avg_pool_backward(&s, accumulate),
-            C::DropoutForward { elements, .. } => dropout_forward(f32s(&[elements])),
+            C::DropoutForward { elements, .. } => dropout("x", "y", f32s(&[elements]), false),
             C::DropoutBackward { elements, accumulate, .. } => {
-                dropout_backward(f32s(&[elements]), accumulate)
+                dropout("dy", "dx", f32s(&[elements]), accumulate)
             }
             C::BiasForward { shape: s } => bias_forward(&s),
             C::BiasBackward { shape: s, accumulate } => bias_backward(&s, accumulate),
@@ -147,7 +157,6 @@ impl Call {
             C::RotaryBackward { shape: s, accumulate, .. } => only_dy(rotary(&s), rotary(&s), accumulate),
             C::LstmForward { shape: s, first } => lstm_forward(&s, first),
             C::LstmBackward { shape: s, first, last } => lstm_backward(&s, first, last),
-            C::Add { elements } => add(f32s(&[elements])),
             C::ConcatPart { rows, channels, first, total } => {
                 let [part, whole] = part(rows, channels, first, total);
                 Operands::of([read("x", part), write_or_update(first > 0, "y", whole)])
@@ -160,8 +169,8 @@ impl Call {
             C::LrnBackward { shape: s, accumulate, .. } => map_backward("x", all(&s), accumulate),
             C::SoftmaxCrossEntropyForward { shape: s } => loss_forward(&s),
             C::SoftmaxCrossEntropyBackward { shape: s } => loss_backward(&s),
-            C::Sgd { elements, idle, .. } => sgd(f32s(&[elements]), idle),
-            C::Adamw { elements, idle } => adamw(f32s(&[elements]), idle),
+            C::Sgd { elements, .. } => sgd(f32s(&[elements])),
+            C::Adamw { elements } => adamw(f32s(&[elements])),
         }
     }
 }
@@ -180,33 +189,16 @@ type Row = Option<OperandSpec>;
 
 /// The names of activations and of their gradients, in every call that has an operand of the name. The `kept` operand of a
 /// ReLU is an activation or a mask.
-const FEATURE_MAPS: [&str; 22] = [
-    "x",
-    "y",
-    "dx",
-    "dy",
-    "a",
-    "b",
-    "qkv",
-    "dqkv",
-    "differences",
-    "logits",
-    "dlogits",
-    "gates",
-    "activated",
-    "dgates",
-    "previous",
-    "dprevious",
-    "cell",
-    "dcell",
-    "h",
-    "dh",
-    "r",
-    "dr",
-];
+const FEATURE_MAPS: &str = "x y dx dy a b qkv dqkv differences logits dlogits gates activated dgates previous dprevious \
+                            cell dcell h dh r dr";
 
 fn row(name: &'static str, access: Access, bytes: u64) -> Row {
-    Some(OperandSpec { name, access, bytes: Bytes(bytes), feature_map: FEATURE_MAPS.contains(&name) })
+    Some(OperandSpec {
+        name,
+        access,
+        bytes: Bytes(bytes),
+        feature_map: FEATURE_MAPS.split(' ').any(|map| map == name),
+    })
 }
 
 fn read(name: &'static str, bytes: u64) -> Row {
@@ -291,12 +283,12 @@ fn mask_bytes(s: &RowShape) -> u64 {
     s.rows.saturating_mul(s.channels).div_ceil(8)
 }
 
-fn batch_norm_forward(s: &RowShape, then: &After) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.channels]));
+fn norm_forward(s: &RowShape, stats: u64, shift: Option<&'static str>, then: &After) -> Operands {
+    let (x, c) = (all(s), f32s(&[s.channels]));
     Operands::of([
         read("x", x),
         read("gamma", c),
-        read("beta", c),
+        shift.and_then(|beta| read(beta, c)),
         only_if(then.add, read("r", x)),
         write("y", x),
         write("stats", stats),
@@ -304,8 +296,14 @@ fn batch_norm_forward(s: &RowShape, then: &After) -> Operands {
     ])
 }
 
-fn batch_norm_backward(s: &RowShape, then: &After, accumulate: bool) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.channels]));
+fn norm_backward(
+    s: &RowShape,
+    stats: u64,
+    shift: Option<&'static str>,
+    then: &After,
+    accumulate: bool,
+) -> Operands {
+    let (x, c) = (all(s), f32s(&[s.channels]));
     let kept = read("kept", if then.masks() { mask_bytes(s) } else { x });
     let kept = kept.map(|spec| OperandSpec { feature_map: !then.masks(), ..spec });
     Operands::of([
@@ -316,57 +314,21 @@ fn batch_norm_backward(s: &RowShape, then: &After, accumulate: bool) -> Operands
         only_if(then.relu.is_some(), kept),
         write_or_update(accumulate, "dx", x),
         write("dgamma", c),
-        write("dbeta", c),
+        shift.and_then(|dbeta| write(dbeta, c)),
         only_if(then.add, write("dr", x)),
     ])
 }
 
-fn layer_norm_forward(s: &RowShape) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.rows]));
-    Operands::of([read("x", x), read("gamma", c), read("beta", c), write("y", x), write("stats", stats)])
-}
-
-fn layer_norm_backward(s: &RowShape, accumulate: bool) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.rows]));
-    Operands::of([
-        read("x", x),
-        read("dy", x),
-        read("gamma", c),
-        read("stats", stats),
-        write_or_update(accumulate, "dx", x),
-        write("dgamma", c),
-        write("dbeta", c),
-    ])
-}
-
-fn batch_norm_running(s: &RowShape, of_branch: bool) -> Operands {
+fn batch_norm_running(s: &RowShape) -> Operands {
     let (c, stats) = (f32s(&[s.channels]), f32s(&[2, s.channels]));
     let [mean, variance] = ["running mean", "running variance"].map(|name| update(name, c));
-    Operands::of([only_if(of_branch, hyper()), read("stats", stats), mean, variance])
+    Operands::of([read("stats", stats), mean, variance])
 }
 
 fn batch_norm_inference(s: &RowShape) -> Operands {
     let (x, c) = (all(s), f32s(&[s.channels]));
     let [mean, variance] = ["running mean", "running variance"].map(|name| read(name, c));
     Operands::of([read("x", x), read("gamma", c), read("beta", c), mean, variance, write("y", x)])
-}
-
-fn rms_norm_forward(s: &RowShape) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[s.rows]));
-    Operands::of([read("x", x), read("gamma", c), write("y", x), write("stats", stats)])
-}
-
-fn rms_norm_backward(s: &RowShape, accumulate: bool) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[s.rows]));
-    let dx = write_or_update(accumulate, "dx", x);
-    Operands::of([
-        read("x", x),
-        read("dy", x),
-        read("gamma", c),
-        read("stats", stats),
-        dx,
-        write("dgamma", c),
-    ])
 }
 
 fn relu_mask_forward(elements: u64) -> Operands {
@@ -379,7 +341,8 @@ fn relu_mask_backward(elements: u64, accumulate: bool) -> Operands {
     Operands::of([mask, read("dy", x), write_or_update(accumulate, "dx", x)])
 }
 
-fn multiply(y: u64, accumulate: bool) -> Operands {
+/// Returns a, b -> y, of one size.
+fn of_two(y: u64, accumulate: bool) -> Operands {
     Operands::of([read("a", y), read("b", y), write_or_update(accumulate, "y", y)])
 }
 
@@ -412,12 +375,8 @@ fn avg_pool_backward(s: &PoolShape, accumulate: bool) -> Operands {
     only_dy(y, x, accumulate)
 }
 
-fn dropout_forward(x: u64) -> Operands {
-    Operands::of([hyper(), read("x", x), write("y", x)])
-}
-
-fn dropout_backward(x: u64, accumulate: bool) -> Operands {
-    Operands::of([hyper(), read("dy", x), write_or_update(accumulate, "dx", x)])
+fn dropout(from: &'static str, to: &'static str, bytes: u64, accumulate: bool) -> Operands {
+    Operands::of([hyper(), read(from, bytes), write_or_update(accumulate, to, bytes)])
 }
 
 fn bias_forward(s: &RowShape) -> Operands {
@@ -501,10 +460,6 @@ fn lstm_backward(s: &RowShape, first: bool, last: bool) -> Operands {
     ])
 }
 
-fn add(y: u64) -> Operands {
-    Operands::of([read("a", y), read("b", y), write("y", y)])
-}
-
 /// Returns the bytes of a part and of the whole. A part that reaches beyond the whole requires more than the whole has, and
 /// is refused for that.
 fn part(rows: u64, channels: u64, first: u64, total: u64) -> [u64; 2] {
@@ -527,13 +482,11 @@ fn loss_backward(s: &RowShape) -> Operands {
     Operands::of([read("differences", logits), read("labels", labels), write("dlogits", logits)])
 }
 
-fn sgd(n: u64, idle: bool) -> Operands {
-    let gradient = only_if(!idle, read("gradient", n));
-    Operands::of([hyper(), update("parameter", n), gradient, update("momentum", n)])
+fn sgd(n: u64) -> Operands {
+    Operands::of([hyper(), update("parameter", n), read("gradient", n), update("momentum", n)])
 }
 
-fn adamw(n: u64, idle: bool) -> Operands {
-    let gradient = only_if(!idle, read("gradient", n));
+fn adamw(n: u64) -> Operands {
     let [first, second] = ["first moment", "second moment"].map(|name| update(name, n));
-    Operands::of([hyper(), update("parameter", n), gradient, first, second])
+    Operands::of([hyper(), update("parameter", n), read("gradient", n), first, second])
 }

@@ -375,3 +375,8 @@ fn rename(s: &mut Schedule, name: impl Fn(usize) -> usize) {
         }
     }
 }
+
+/// Returns the rule of `schedule/1` that a violation names first, if it is one of a rule.
+pub fn broken_rule(violation: &str) -> Option<u8> {
+    violation.strip_prefix("rule ")?.split(':').next()?.parse().ok()
+}

@@ -1,13 +1,13 @@
-//! Scaled dot-product attention over the positions of each sample. For the backward pass it keeps two numbers of each row of
-//! scores, from which the probabilities are recomputed.
+//! Scaled dot-product attention over the positions of each sample, and rotary position embeddings of its heads.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::walk::Walk;
+use crate::walk::{Contribution, IN_PLACE, SEPARATE, Walk};
 use plimsoll_ir::network::Shape;
-use plimsoll_ir::program::{AttentionShape, Call, Operand};
-use plimsoll_ir::{Bytes, LayerId, TensorId};
+use plimsoll_ir::program::{AttentionShape, Call, RotaryShape};
+use plimsoll_ir::{LayerId, TensorId};
 
+/// Attention. For the backward pass it keeps two numbers of each row of scores, from which the probabilities are recomputed.
 pub(super) struct Attention {
     pub heads: u32,
     pub kv_heads: u32,
@@ -59,18 +59,61 @@ impl Rules for Attention {
         trained(input)
     }
 
-    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let shape = self.call_shape(walk, id);
-        let stats = walk.save(id, "stats", Bytes(8 * shape.batch * shape.heads * shape.length));
-        walk.forward_op(id, Call::AttentionForward { shape }, walk.value(inputs[0]), &[], None, &[stats])
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, _inputs: &[LayerId]) -> TensorId {
+        walk.forward_op(id, Call::AttentionForward { shape: self.call_shape(walk, id) }, None, &[])
     }
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
-        let (qkv, stats) = (walk.value(input), walk.saved(id)[0]);
-        walk.contribute(id, input, dy, false, |accumulate, dx| {
-            let operands = [qkv, stats, dy, dx].map(Operand::Tensor).to_vec();
-            (Call::AttentionBackward { shape, accumulate }, operands)
-        });
+        let shape = self.call_shape(walk, id);
+        let how = Contribution { names: ["dy", "dqkv"], ..SEPARATE };
+        let call = |accumulate| Call::AttentionBackward { shape, accumulate };
+        walk.contribute(id, walk.input(id), dy, &how, call);
+    }
+}
+
+/// Rotary position embeddings of heads side by side. They run in place and keep nothing.
+pub(super) struct Rotary {
+    pub width: u32,
+    pub base: f32,
+}
+
+impl Rotary {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> RotaryShape {
+        let output = walk.network.layer(id).output;
+        let (length, channels) = (output.pixels(), u64::from(output.channels));
+        RotaryShape { batch: walk.batch, length, channels, width: u64::from(self.width) }
+    }
+}
+
+impl Rules for Rotary {
+    fn shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError> {
+        let (input, Rotary { width, base }) = (inputs[0], self);
+        if !(*base > 0.0 && base.is_finite()) {
+            return bad(name, format!("the base of rotary embeddings is above 0 and finite, not {base}"));
+        }
+        let halves = *width > 0 && width.is_multiple_of(2);
+        if !halves || input.width != 1 || !input.channels.is_multiple_of(*width) {
+            let why = format!(
+                "it takes heads of {width} channels, which must be even, side by side in one column, not {input}"
+            );
+            return bad(name, why);
+        }
+        Ok(input)
+    }
+
+    fn flops(&self, _input: Shape, output: Shape) -> u64 {
+        product([3, output.elements()])
+    }
+
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (shape, base) = (self.call_shape(walk, id), self.base);
+        walk.forward_in_place(id, inputs, Call::RotaryForward { shape, base })
+    }
+
+    /// Rotates the gradient back, which needs the position and nothing kept by the forward pass.
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
+        let (shape, base) = (self.call_shape(walk, id), self.base);
+        let call = |accumulate| Call::RotaryBackward { shape, base, accumulate };
+        walk.contribute(id, walk.input(id), dy, &IN_PLACE, call);
     }
 }

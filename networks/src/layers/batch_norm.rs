@@ -2,32 +2,24 @@
 //! can be recomputed. Its ops may also compute the sum and the ReLU that follow it (`../lower/analysis.rs`).
 
 use super::{Purpose, Resident, Rules, norm, product};
-use crate::error::NetworkError;
-use crate::walk::{Mode, Walk};
+use crate::walk::{Mode, Named, Walk};
 use plimsoll_ir::network::Shape;
-use plimsoll_ir::program::{After, Call, FusedRelu, Init, Operand};
+use plimsoll_ir::program::{After, Call, FusedRelu};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Bytes, LayerId, TensorId};
+use plimsoll_ir::{LayerId, TensorId};
 
+#[derive(Clone, Copy)]
 pub(super) struct BatchNorm {
     pub epsilon: f32,
     pub momentum: f32,
 }
 
 impl Rules for BatchNorm {
-    fn shape(&self, _name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError> {
-        Ok(inputs[0])
-    }
-
     fn resident(&self, input: Shape, _tied: bool) -> Vec<Resident> {
-        let channels = vec![u64::from(input.channels)];
-        let state = |name, start| Resident { name, shape: channels.clone(), purpose: Purpose::State(start) };
-        vec![
-            Resident::parameter("weight", channels.clone(), Init::Constant(1.0)),
-            Resident::parameter("bias", channels.clone(), Init::Constant(0.0)),
-            state("running_mean", 0.0),
-            state("running_var", 1.0),
-        ]
+        let shape = vec![u64::from(input.channels)];
+        let states = [("running_mean", 0.0), ("running_var", 1.0)];
+        let state = |(name, start)| Resident { name, shape: shape.clone(), purpose: Purpose::State(start) };
+        norm::scale_and_shift(input).into_iter().chain(states.map(state)).collect()
     }
 
     fn flops(&self, _input: Shape, output: Shape) -> u64 {
@@ -44,35 +36,17 @@ impl Rules for BatchNorm {
 
     /// Normalises by the batch's statistics, which then move the running ones, or by the running ones.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let BatchNorm { epsilon, momentum } = *self;
-        let (shape, x) = (walk.rows(id), walk.value(inputs[0]));
-        let (mut parameters, states) = (walk.parameters(id), walk.states(id));
+        let (BatchNorm { epsilon, momentum }, shape) = (*self, walk.rows(id));
         if walk.options.mode == Mode::Evaluate {
-            parameters.extend(states);
-            let over = walk.overwritten(id, inputs);
-            return walk.forward_op(
-                id,
-                Call::BatchNormInference { shape, epsilon },
-                x,
-                &parameters,
-                over,
-                &[],
-            );
+            return walk.forward_in_place(id, inputs, Call::BatchNormInference { shape, epsilon });
         }
-        let stats = walk.save(id, "stats", Bytes(8 * shape.channels));
-        let then = then(walk, id);
-        let mask = then.masks().then(|| walk.save(id, "mask", Bytes(walk.elements(id).div_ceil(8))));
         let other = walk.facts.fused(id).sum.map(|(_, other)| walk.facts.source(other));
-        parameters.extend(other.map(|other| Operand::Tensor(walk.value(other))));
         let over = other.filter(|other| walk.facts.may_overwrite(*other, id)).map(|other| walk.value(other));
-        let call = Call::BatchNormForward { shape, epsilon, then };
-        let saved: Vec<Operand> = [stats].into_iter().chain(mask).collect();
-        let y = walk.forward_op(id, call, x, &parameters, over, &saved);
-        let branch = walk.facts.branch[id.index()];
-        let hyper = branch.map(|_| walk.hyper());
-        let operands = hyper.into_iter().chain([stats]).chain(states).collect();
-        let call = Call::BatchNormRunning { shape, epsilon, momentum, branch };
-        walk.push(id, "running", Phase::Forward, call, operands);
+        let given: Vec<Named> = other.map(|other| ("r", walk.value(other))).into_iter().collect();
+        let call = Call::BatchNormForward { shape, epsilon, then: then(walk, id) };
+        let y = walk.forward_op(id, call, over, &given);
+        let call = Call::BatchNormRunning { shape, epsilon, momentum };
+        walk.push(id, "running", Phase::Forward, call, &[]);
         y
     }
 
@@ -83,15 +57,17 @@ impl Rules for BatchNorm {
         if then.relu.is_none() {
             let then = After::default();
             let call = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
-            return norm::backward(walk, id, dy, None, None, call);
+            return norm::backward(walk, id, dy, &[], true, call);
         }
-        let kept = if then.masks() { walk.saved(id)[1] } else { walk.value(id) };
+        let mut given = vec![("kept", walk.saved(id, "mask").unwrap_or_else(|| walk.value(id)))];
         let other = walk.facts.fused(id).sum.filter(|(_, other)| walk.trained(*other));
         // The sum's gradient. It becomes the other term's, or the other term's earlier gradient is added to it.
         let dr = other.map(|(sum, _)| walk.gradient_tensor(sum, dy, true));
+        given.extend(dr.map(|dr| ("dr", dr)));
         let then = After { add: dr.is_some(), ..then };
         let call = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
-        norm::backward(walk, id, dy, Some(kept), dr, call);
+        // Only one of dx and dr may overwrite dy.
+        norm::backward(walk, id, dy, &given, dr.is_none(), call);
         if let (Some((sum, other)), Some(dr)) = (other, dr) {
             walk.give(sum, other, dr);
         }

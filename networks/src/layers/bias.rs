@@ -4,7 +4,7 @@ use super::{Purpose, Resident, Rules, SharedWeight, bad};
 use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::network::{Extent, Shape};
-use plimsoll_ir::program::{Call, Init, Operand, RowShape};
+use plimsoll_ir::program::{Call, Init, RowShape};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -53,17 +53,13 @@ impl Rules for Bias {
     }
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let call = Call::BiasForward { shape: self.call_shape(walk, id) };
-        let (parameters, over) = (walk.parameters(id), walk.overwritten(id, inputs));
-        walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[])
+        walk.forward_in_place(id, inputs, Call::BiasForward { shape: self.call_shape(walk, id) })
     }
 
     /// Sums the samples' gradients to the bias's; the input has the gradient of the sum.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        let mut operands = vec![Operand::Tensor(dy)];
-        operands.extend(walk.parameter_gradients(id));
         let call = Call::BiasBackward { shape: self.call_shape(walk, id), accumulate: walk.adds_up(id) };
-        walk.push(id, "backward", Phase::Backward, call, operands);
+        walk.push(id, "backward", Phase::Backward, call, &[("dy", dy)]);
         walk.pass_on(id, dy);
     }
 }

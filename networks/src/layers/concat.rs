@@ -2,9 +2,9 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::walk::Walk;
+use crate::walk::{Contribution, SEPARATE, Walk};
 use plimsoll_ir::network::{Axis, Shape};
-use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::program::{Call, RowShape};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -20,29 +20,27 @@ impl Rules for Concat {
     fn shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError> {
         let input = inputs[0];
         let sum = |side: fn(&Shape) -> u32| inputs.iter().map(|s| u64::from(side(s))).sum::<u64>();
-        match self.along {
-            Axis::Rows => {
-                let differs = |s: &&Shape| (s.width, s.channels) != (input.width, input.channels);
-                if let Some(other) = inputs.iter().find(differs) {
-                    return bad(name, format!("{input} and {other} cannot lie below one another"));
-                }
-                let height = sum(|s| s.height);
-                match u32::try_from(height) {
-                    Ok(height) => Ok(Shape { height, ..input }),
-                    Err(_) => bad(name, format!("{height} rows are too many")),
-                }
-            }
-            Axis::Channels => {
-                let differs = |s: &&Shape| (s.height, s.width) != (input.height, input.width);
-                if let Some(other) = inputs.iter().find(differs) {
-                    return bad(name, format!("{input} and {other} cannot lie side by side"));
-                }
-                let channels = sum(|s| s.channels);
-                match u32::try_from(channels) {
-                    Ok(channels) => Ok(Shape { channels, ..input }),
-                    Err(_) => bad(name, format!("{channels} channels are too many")),
-                }
-            }
+        let (differs, total, lie, what): (fn(&Shape, &Shape) -> bool, _, _, _) = match self.along {
+            Axis::Rows => (
+                |a, b| (a.width, a.channels) != (b.width, b.channels),
+                sum(|s| s.height),
+                "below one another",
+                "rows",
+            ),
+            Axis::Channels => (
+                |a, b| (a.height, a.width) != (b.height, b.width),
+                sum(|s| s.channels),
+                "side by side",
+                "channels",
+            ),
+        };
+        if let Some(other) = inputs.iter().find(|other| differs(other, &input)) {
+            return bad(name, format!("{input} and {other} cannot lie {lie}"));
+        }
+        match (u32::try_from(total), self.along) {
+            (Ok(height), Axis::Rows) => Ok(Shape { height, ..input }),
+            (Ok(channels), Axis::Channels) => Ok(Shape { channels, ..input }),
+            (Err(_), _) => bad(name, format!("{total} {what} are too many")),
         }
     }
 
@@ -56,11 +54,11 @@ impl Rules for Concat {
         let total = walk.parts(id, self.along).channels;
         let mut first = 0;
         for (part, input) in inputs.iter().enumerate() {
-            let shape = walk.parts(*input, self.along);
-            let call = Call::ConcatPart { rows: shape.rows, channels: shape.channels, first, total };
-            let operands = [walk.value(*input), y].map(Operand::Tensor).to_vec();
-            walk.push(id, &format!("part{part}.forward"), Phase::Forward, call, operands);
-            first += shape.channels;
+            let RowShape { rows, channels } = walk.parts(*input, self.along);
+            let call = Call::ConcatPart { rows, channels, first, total };
+            let given = [("x", walk.value(*input)), ("y", y)];
+            walk.push(id, &format!("part{part}.forward"), Phase::Forward, call, &given);
+            first += channels;
         }
         y
     }
@@ -70,14 +68,11 @@ impl Rules for Concat {
         let total = walk.parts(id, self.along).channels;
         let mut first = 0;
         for (part, input) in walk.network.layer(id).inputs.iter().enumerate() {
-            let shape = walk.parts(*input, self.along);
-            let suffix = format!("part{part}.backward");
-            walk.contribute_as(&suffix, id, *input, dy, false, |accumulate, dx| {
-                let (rows, channels) = (shape.rows, shape.channels);
-                let call = Call::SplitPart { rows, channels, first, total, accumulate };
-                (call, [dy, dx].map(Operand::Tensor).to_vec())
-            });
-            first += shape.channels;
+            let RowShape { rows, channels } = walk.parts(*input, self.along);
+            let how = Contribution { suffix: &format!("part{part}.backward"), ..SEPARATE };
+            let call = |accumulate| Call::SplitPart { rows, channels, first, total, accumulate };
+            walk.contribute(id, *input, dy, &how, call);
+            first += channels;
         }
     }
 }

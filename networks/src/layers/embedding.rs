@@ -4,7 +4,7 @@ use super::{Resident, Rules, SharedWeight, bad};
 use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::network::{Layer, Shape};
-use plimsoll_ir::program::{Call, EmbeddingShape, Init, Operand};
+use plimsoll_ir::program::{Call, EmbeddingShape, Init};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -65,18 +65,13 @@ impl Rules for Embedding {
         true
     }
 
-    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let call = Call::EmbeddingForward { shape: self.call_shape(walk, id) };
-        let parameters = walk.parameters(id);
-        walk.forward_op(id, call, walk.value(inputs[0]), &parameters, None, &[])
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, _inputs: &[LayerId]) -> TensorId {
+        walk.forward_op(id, Call::EmbeddingForward { shape: self.call_shape(walk, id) }, None, &[])
     }
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        let tokens = walk.value(walk.network.layer(id).inputs[0]);
-        let mut operands = [tokens, dy].map(Operand::Tensor).to_vec();
-        operands.extend(walk.parameter_gradients(id));
         let (shape, accumulate) = (self.call_shape(walk, id), walk.adds_up(id));
         let call = Call::EmbeddingBackward { shape, accumulate };
-        walk.push(id, "backward", Phase::Backward, call, operands);
+        walk.push(id, "backward", Phase::Backward, call, &[("dy", dy)]);
     }
 }

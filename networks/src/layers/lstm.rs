@@ -2,18 +2,13 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::walk::Walk;
+use crate::walk::{Named, Walk};
 use plimsoll_ir::network::{Layer, LayerKind, Shape};
-use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::program::Call;
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{LayerId, TensorId};
 
 pub(super) struct LstmCell;
-
-/// Returns the tensors that a step keeps: its activated gates and its cell state, in this order.
-fn kept(walk: &Walk<'_>, id: LayerId) -> [TensorId; 2] {
-    [0, 1].map(|i| walk.saved(id)[i])
-}
 
 impl Rules for LstmCell {
     fn arity(&self, given: usize) -> usize {
@@ -58,52 +53,47 @@ impl Rules for LstmCell {
 
     /// Appends gates, [the cell before] -> h, cell, activated gates; these overwrite the gates if no other layer needs them.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let (shape, gates) = (walk.rows(id), walk.value(inputs[0]));
-        let before = inputs.get(1).map(|before| kept(walk, *before)[1]);
-        let elements = shape.rows * shape.channels;
-        let activated = match walk.overwritten(id, &inputs[..1]) {
-            Some(gates) => gates,
-            None => {
-                let name = format!("{}.activated", walk.network.layer(id).name);
-                walk.tensor(&name, walk.map_bytes(4 * elements), TensorKind::Activation)
-            }
-        };
-        walk.keep(id, activated);
-        let cell = walk.save(id, "cell", walk.map_bytes(elements));
-        let h = walk.output(id);
-        let mut operands = vec![Operand::Tensor(gates)];
-        operands.extend(before.map(Operand::Tensor));
-        operands.extend([Operand::Tensor(h), cell, Operand::Tensor(activated)]);
-        let call = Call::LstmForward { shape, first: before.is_none() };
-        walk.push(id, "forward", Phase::Forward, call, operands);
-        h
+        let shape = walk.rows(id);
+        let bytes = walk.map_bytes(shape.rows * shape.channels);
+        let activated = walk.overwritten(id, &inputs[..1]).unwrap_or_else(|| {
+            let name = format!("{}.activated", walk.network.layer(id).name);
+            walk.tensor(&name, bytes * 4, TensorKind::Activation)
+        });
+        walk.keep(id, "activated", activated);
+        walk.save(id, "cell", bytes);
+        let mut given = vec![("h", walk.output(id))];
+        given.extend(previous(walk, inputs));
+        let call = Call::LstmForward { shape, first: inputs.len() == 1 };
+        walk.push(id, "forward", Phase::Forward, call, &given);
+        given[0].1
     }
 
     /// Writes the gradient of the gates over the activated gates, which no later op needs; that of the cell state goes to the
     /// previous step, over the one from the next step.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        use Operand::Tensor as T;
-        let layer = walk.network.layer(id);
-        let (shape, gates, before) = (walk.rows(id), layer.inputs[0], layer.inputs.get(1).copied());
-        let [activated, cell] = kept(walk, id);
+        let (shape, inputs) = (walk.rows(id), &walk.network.layer(id).inputs);
+        let activated = walk.saved(id, "activated").expect("the forward pass kept it");
         let dcell = walk.gradients.cells[id.index()];
-        let mut operands = vec![T(activated)];
-        operands.extend(before.map(|before| T(kept(walk, before)[1])));
-        operands.extend([T(cell), T(dy)]);
-        operands.extend(dcell.map(T));
-        operands.push(T(activated));
-        if let Some(before) = before {
+        let mut given = vec![("dh", dy), ("dgates", activated)];
+        given.extend(previous(walk, inputs));
+        given.extend(dcell.map(|dcell| ("dcell", dcell)));
+        if let Some(before) = inputs.get(1) {
             let dbefore = dcell.unwrap_or_else(|| {
-                let name = format!("{}.dcell", walk.network.layer(before).name);
+                let name = format!("{}.dcell", walk.network.layer(*before).name);
                 walk.tensor(&name, walk.map_bytes(shape.rows * shape.channels), TensorKind::Gradient)
             });
             walk.gradients.cells[before.index()] = Some(dbefore);
-            operands.push(T(dbefore));
+            given.push(("dprevious", dbefore));
         }
-        let call = Call::LstmBackward { shape, first: before.is_none(), last: dcell.is_none() };
-        walk.push(id, "backward", Phase::Backward, call, operands);
-        if walk.trained(gates) {
-            walk.give(id, gates, activated);
+        let call = Call::LstmBackward { shape, first: inputs.len() == 1, last: dcell.is_none() };
+        walk.push(id, "backward", Phase::Backward, call, &given);
+        if walk.trained(inputs[0]) {
+            walk.give(id, inputs[0], activated);
         }
     }
+}
+
+/// Returns the cell state of the step before, if there is one.
+fn previous(walk: &Walk<'_>, inputs: &[LayerId]) -> Option<Named> {
+    Some(("previous", walk.saved(*inputs.get(1)?, "cell")?))
 }

@@ -1,33 +1,21 @@
-//! The kinds of layers, one file each: shape, resident regions, FLOPs, forward and backward pass.
+//! The kinds of layers: shape, resident regions, FLOPs, forward and backward pass.
 //!
-//! A new kind is a variant of [`LayerKind`] with its name, a file here, and a line in [`rules`]. Nothing else in this crate
-//! depends on a layer's kind, except rules that concern several layers at once (tokens or images, stochastic depth).
+//! A new kind is a variant of [`LayerKind`] with its name, its rules in a file here, and a line in [`rules`]. Nothing else in
+//! this crate depends on a layer's kind, except a rule that concerns several layers at once (tokens or images).
 //!
 //! The module deliberately does not walk over layers. `../builder.rs` and `../lower.rs` do, and call it.
 
-mod activation;
-mod add;
 mod attention;
-mod avg_pool;
 mod batch_norm;
 mod bias;
 mod concat;
 mod conv;
-mod conv_transpose;
-mod dropout;
+mod elementwise;
 mod embedding;
-mod fully_connected;
-mod input;
-mod layer_norm;
-mod loss;
-mod lrn;
+mod ends;
 mod lstm;
-mod max_pool;
-mod multiply;
 mod norm;
-mod relu;
-mod rms_norm;
-mod rotary;
+mod pool;
 mod window;
 
 use crate::error::NetworkError;
@@ -50,7 +38,9 @@ pub(crate) trait Rules {
 
     /// Returns the shape of its output, or the fault of the layer of this name. The number of inputs is that of
     /// [`Rules::arity`].
-    fn shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError>;
+    fn shape(&self, _name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError> {
+        Ok(inputs[0])
+    }
 
     /// Returns its resident regions, parameters in the order in which its calls take them. `tied` is `true` if a layer of a
     /// different kind shares its parameters.
@@ -76,8 +66,8 @@ pub(crate) trait Rules {
         false
     }
 
-    /// Returns `true` if it has no op and forwards the first of its `inputs` inputs.
-    fn hands_on(&self, _inputs: usize, _mode: Mode) -> bool {
+    /// Returns `true` if it has no op and forwards its input.
+    fn hands_on(&self, _mode: Mode) -> bool {
         false
     }
 
@@ -104,6 +94,7 @@ pub(crate) trait Rules {
 }
 
 /// A region that stays on the device.
+#[derive(Clone)]
 pub(crate) struct Resident {
     /// Name, such as `weight`.
     pub name: &'static str,
@@ -159,13 +150,11 @@ fn bad<T>(layer: &str, why: impl std::fmt::Display) -> Result<T, NetworkError> {
 pub(crate) fn rules(kind: &LayerKind) -> Box<dyn Rules> {
     use LayerKind as K;
     match *kind {
-        K::Input => Box::new(input::Input),
+        K::Input => Box::new(ends::Input),
         K::Conv { out_channels, window, groups, bias } => {
             Box::new(conv::Conv { out_channels, window, groups, bias })
         }
-        K::ConvTranspose { out_channels, window } => {
-            Box::new(conv_transpose::ConvTranspose { out_channels, window })
-        }
+        K::ConvTranspose { out_channels, window } => Box::new(conv::ConvTranspose { out_channels, window }),
         K::Bias { over, spare } => Box::new(bias::Bias { over, spare }),
         K::Embedding { vocabulary, width, first, length } => {
             Box::new(embedding::Embedding { vocabulary, width, first, length })
@@ -173,22 +162,22 @@ pub(crate) fn rules(kind: &LayerKind) -> Box<dyn Rules> {
         K::Attention { heads, kv_heads, causal } => {
             Box::new(attention::Attention { heads, kv_heads, causal })
         }
-        K::Rotary { width, base } => Box::new(rotary::Rotary { width, base }),
+        K::Rotary { width, base } => Box::new(attention::Rotary { width, base }),
         K::LstmCell => Box::new(lstm::LstmCell),
         K::BatchNorm { epsilon, momentum } => Box::new(batch_norm::BatchNorm { epsilon, momentum }),
-        K::LayerNorm { epsilon } => Box::new(layer_norm::LayerNorm { epsilon }),
-        K::RmsNorm { epsilon } => Box::new(rms_norm::RmsNorm { epsilon }),
-        K::Relu { ceiling } => Box::new(relu::Relu { ceiling }),
-        K::Activation { function } => Box::new(activation::Activation { function }),
-        K::MaxPool { window, ceil } => Box::new(max_pool::MaxPool { window, ceil }),
-        K::AvgPool { window } => Box::new(avg_pool::AvgPool { window: Some(window) }),
-        K::GlobalAvgPool => Box::new(avg_pool::AvgPool { window: None }),
-        K::FullyConnected { outputs, bias } => Box::new(fully_connected::FullyConnected { outputs, bias }),
-        K::Dropout { probability, unit } => Box::new(dropout::Dropout { probability, unit }),
-        K::Add => Box::new(add::Add),
-        K::Multiply => Box::new(multiply::Multiply),
+        K::LayerNorm { epsilon } => Box::new(norm::RowNorm { epsilon, centred: true }),
+        K::RmsNorm { epsilon } => Box::new(norm::RowNorm { epsilon, centred: false }),
+        K::Relu { ceiling } => Box::new(elementwise::Relu { ceiling }),
+        K::Activation { function } => Box::new(elementwise::Activation { function }),
+        K::MaxPool { window, ceil } => Box::new(pool::MaxPool { window, ceil }),
+        K::AvgPool { window } => Box::new(pool::AvgPool { window: Some(window) }),
+        K::GlobalAvgPool => Box::new(pool::AvgPool { window: None }),
+        K::FullyConnected { outputs, bias } => Box::new(conv::FullyConnected { outputs, bias }),
+        K::Dropout { probability } => Box::new(elementwise::Dropout { probability }),
+        K::Add => Box::new(elementwise::Add),
+        K::Multiply => Box::new(elementwise::Multiply),
         K::Concat { along } => Box::new(concat::Concat { along }),
-        K::Lrn { size, alpha, beta, bias } => Box::new(lrn::Lrn { size, alpha, beta, bias }),
-        K::SoftmaxCrossEntropy => Box::new(loss::SoftmaxCrossEntropy),
+        K::Lrn { size, alpha, beta, bias } => Box::new(norm::Lrn { size, alpha, beta, bias }),
+        K::SoftmaxCrossEntropy => Box::new(ends::SoftmaxCrossEntropy),
     }
 }

@@ -17,14 +17,6 @@ pub(super) fn check(name: &str, window: &Window) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Refuses a window of more positions than a byte can number.
-pub(super) fn check_pooling(name: &str, window: &Window) -> Result<(), NetworkError> {
-    if taps(window) > 256 {
-        return bad(name, "a pooling window has at most 256 positions; use a global pooling");
-    }
-    Ok(())
-}
-
 /// Returns the rows and columns of the output of a sliding window.
 pub(super) fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
     check(name, window)?;

@@ -1,22 +1,16 @@
 //! Derives the facts of each layer for the walk from the rules of its kind (`../layers`).
 
-use crate::draw::branch_before;
-use crate::error::NetworkError;
 use crate::layers::rules;
 use crate::walk::{Facts, Fused, LowerOptions, Mode, ReluStorage};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Layer, LayerKind, Network};
-use plimsoll_ir::program::Branch;
 
 /// Returns the facts of a network's layers.
-pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, NetworkError> {
+pub(super) fn facts(network: &Network, options: &LowerOptions) -> Facts {
     let count = network.layers.len();
     let evaluate = options.mode == Mode::Evaluate;
-    let branch = branches(network);
     let mut facts = Facts {
         source: (0..count).map(LayerId::new).collect(),
-        absent: absent(network, options, &branch)?,
-        branch,
         trained: vec![false; count],
         last_reader: vec![None; count],
         kept: vec![false; count],
@@ -24,13 +18,9 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
         fused: vec![Fused::default(); count],
         adds_up: vec![false; count],
     };
-    let readers = readers(network, &facts.absent);
+    let readers = readers(network);
     for (i, layer) in network.layers.iter().enumerate() {
-        if facts.absent[i] {
-            continue;
-        }
-        let present = layer.inputs.iter().filter(|input| !facts.absent[input.index()]);
-        let inputs: Vec<LayerId> = present.map(|input| facts.source(*input)).collect();
+        let inputs: Vec<LayerId> = layer.inputs.iter().map(|input| facts.source(*input)).collect();
         facts.trained[i] = !evaluate
             && (layer.parameters > 0
                 || layer.shares.is_some()
@@ -40,7 +30,7 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
             continue;
         }
         let rules = rules(&layer.kind);
-        if rules.hands_on(inputs.len(), options.mode) {
+        if rules.hands_on(options.mode) {
             facts.source[i] = inputs[0];
             continue;
         }
@@ -65,19 +55,17 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
         }
     }
     let mut given = vec![false; count];
-    for (i, layer) in network.layers.iter().enumerate().rev().filter(|(i, _)| !facts.absent[*i]) {
+    for (i, layer) in network.layers.iter().enumerate().rev() {
         let owner = layer.shares.map_or(i, LayerId::index);
         facts.adds_up[i] = std::mem::replace(&mut given[owner], true);
     }
-    Ok(facts)
+    facts
 }
 
-/// Returns, by layer, the number of present layers that take its output.
-fn readers(network: &Network, absent: &[bool]) -> Vec<usize> {
+/// Returns, by layer, the number of layers that take its output.
+fn readers(network: &Network) -> Vec<usize> {
     let mut readers = vec![0; network.layers.len()];
-    for (_, layer) in network.layers.iter().enumerate().filter(|(i, _)| !absent[*i]) {
-        layer.inputs.iter().for_each(|input| readers[input.index()] += 1);
-    }
+    network.layers.iter().flat_map(|layer| &layer.inputs).for_each(|input| readers[input.index()] += 1);
     readers
 }
 
@@ -92,11 +80,10 @@ fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, 
         let next = LayerId::new(last.index() + 1);
         let layer = network.layers.get(next.index())?;
         let alone = readers[last.index()] == 1 && layer.inputs.contains(&last);
-        (alone && !facts.absent[next.index()]).then_some((next, layer))
+        alone.then_some((next, layer))
     };
     if let Some((sum, Layer { kind: LayerKind::Add, inputs, .. })) = next(last)
         && let Some(other) = inputs.iter().find(|input| **input != norm)
-        && !facts.absent[other.index()]
         && facts.source(*other) != x
     {
         fused.sum = Some((sum, *other));
@@ -113,71 +100,4 @@ fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, 
         facts.last_reader[other.index()] = Some(norm);
     }
     facts.fused[norm.index()] = fused;
-}
-
-/// Returns, by layer, the branch of stochastic depth whose end all paths from the layer to the loss pass; the first such on
-/// the way.
-fn branches(network: &Network) -> Vec<Option<Branch>> {
-    let mut all: Vec<Option<Vec<LayerId>>> = vec![None; network.layers.len()];
-    for (i, layer) in network.layers.iter().enumerate().rev() {
-        let (id, mut behind) = (LayerId::new(i), all[i].clone().unwrap_or_default());
-        if branch_before(id, &layer.kind).is_some() {
-            behind.insert(0, id);
-        }
-        for input in &layer.inputs {
-            let on_all = &mut all[input.index()];
-            match on_all {
-                Some(known) => known.retain(|end| behind.contains(end)),
-                None => *on_all = Some(behind.clone()),
-            }
-        }
-    }
-    let first = |ends: Option<Vec<LayerId>>| {
-        let end = *ends?.first()?;
-        branch_before(end, &network.layer(end).kind)
-    };
-    all.into_iter().map(first).collect()
-}
-
-/// Returns the layers that a draw omits. A dropped output is 0, which only a sum with one other term left can omit.
-fn absent(
-    network: &Network,
-    options: &LowerOptions,
-    branch: &[Option<Branch>],
-) -> Result<Vec<bool>, NetworkError> {
-    let mut absent = vec![false; network.layers.len()];
-    let Some(draw) = options.draw.filter(|_| options.mode == Mode::Train) else {
-        return Ok(absent);
-    };
-    let mut needed = vec![false; network.layers.len()];
-    *needed.last_mut().expect("a network ends in its loss") = true;
-    for (i, layer) in network.layers.iter().enumerate().rev() {
-        absent[i] = !needed[i] || draw.drops(LayerId::new(i), &layer.kind);
-        if !absent[i] {
-            layer.inputs.iter().for_each(|input| needed[input.index()] = true);
-        }
-    }
-    for (i, layer) in network.layers.iter().enumerate().filter(|(i, _)| !absent[*i]) {
-        let left = layer.inputs.iter().filter(|input| !absent[input.index()]).count();
-        if left < layer.inputs.len() && !(layer.kind == LayerKind::Add && left == 1) {
-            let why = format!(
-                "the draw of iteration {} drops what it takes; only a sum of which one term is left can be lowered for a \
-                 draw, so lower for all draws",
-                draw.step
-            );
-            return Err(NetworkError::of_layer(&network.layers[i].name, why));
-        }
-    }
-    // Ops for every draw leave running statistics unchanged if one branch is dropped, and know of one branch only.
-    let stays = |i: usize| branch[i].is_some_and(|branch| branch.is_dropped(draw.seed, draw.step));
-    let moves =
-        |(i, layer): &(usize, &Layer)| absent[*i] && rules(&layer.kind).needs_variance() && !stays(*i);
-    if let Some((_, layer)) = network.layers.iter().enumerate().find(moves) {
-        let why = format!(
-            "the draw of iteration {} drops more than the branch that its running statistics are of, so lower for all draws",
-            draw.step
-        );
-        return Err(NetworkError::of_layer(&layer.name, why));
-    }
-    Ok(absent)
 }

@@ -1,17 +1,12 @@
 //! Facts of each layer that the walk needs: the last reader of its output, and its use in the backward pass.
 
 use plimsoll_ir::LayerId;
-use plimsoll_ir::program::Branch;
 
 /// Facts of each layer, by its position.
 pub(crate) struct Facts {
-    /// Layer whose output it forwards unchanged. It is the layer itself, except for dropout in evaluation, for sums of which
-    /// a draw of stochastic depth leaves one term, and for layers that a batch normalisation has fused.
+    /// Layer whose output it forwards unchanged. It is the layer itself, except for dropout in evaluation, and for layers that
+    /// a batch normalisation has fused.
     pub source: Vec<LayerId>,
-    /// `true` if a draw of stochastic depth omits it: a dropped branch, and layers that only lead to it.
-    pub absent: Vec<bool>,
-    /// Branch of stochastic depth that it lies on, and only on; the innermost of several.
-    pub branch: Vec<Option<Branch>>,
     /// `true` if a parameter is trained at or above it, so that the gradient of its output is needed.
     pub trained: Vec<bool>,
     /// Last layer that reads its output forward.

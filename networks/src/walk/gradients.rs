@@ -3,8 +3,8 @@
 //! A gradient may belong to several activations at once (all terms of a sum have the sum's gradient). `holders` counts for
 //! each tensor the layers that still need its contents; only a sole holder may overwrite it.
 
-use super::Walk;
-use plimsoll_ir::program::{Call, Operand};
+use super::{Named, Walk};
+use plimsoll_ir::program::Call;
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -17,6 +17,25 @@ pub(crate) struct Gradients {
     /// Gradient of each step's cell state, written by the step after it.
     pub(crate) cells: Vec<Option<TensorId>>,
 }
+
+/// The op that computes a gradient of one input.
+pub(crate) struct Contribution<'a> {
+    /// Last part of the op's name.
+    pub suffix: &'a str,
+    /// Names of the operands dy and dx.
+    pub names: [&'static str; 2],
+    /// `true` if the op may overwrite `dy`, which it does if no other holder needs `dy`.
+    pub over_dy: bool,
+    /// Further operands that the layer does not determine.
+    pub given: &'a [Named],
+}
+
+/// A plain op, whose gradient has a separate tensor.
+pub(crate) const SEPARATE: Contribution<'static> =
+    Contribution { suffix: "backward", names: ["dy", "dx"], over_dy: false, given: &[] };
+
+/// A plain op that may overwrite `dy`.
+pub(crate) const IN_PLACE: Contribution<'static> = Contribution { over_dy: true, ..SEPARATE };
 
 impl Gradients {
     /// Returns gradients for this many layers, none of which has one yet.
@@ -75,28 +94,15 @@ impl Walk<'_> {
         }
     }
 
-    /// Calls [`Walk::contribute_as`] for an op named `backward`.
+    /// Appends the op that computes a gradient of `to`, an input of the layer, if that is needed; `call` takes `true` if the op
+    /// adds to the gradient of other layers, which it does in place if no other holder needs that.
     pub(crate) fn contribute(
         &mut self,
         id: LayerId,
         to: LayerId,
         dy: TensorId,
-        over_dy: bool,
-        call: impl Fn(bool, TensorId) -> (Call, Vec<Operand>),
-    ) {
-        self.contribute_as("backward", id, to, dy, over_dy, call);
-    }
-
-    /// Appends the op that computes a gradient of `to`, if that is needed. The op overwrites `dy` if `over_dy` allows it and
-    /// no other holder needs `dy`. It adds to the gradient of other layers, in place if no other holder needs that.
-    pub(crate) fn contribute_as(
-        &mut self,
-        suffix: &str,
-        id: LayerId,
-        to: LayerId,
-        dy: TensorId,
-        over_dy: bool,
-        call: impl Fn(bool, TensorId) -> (Call, Vec<Operand>),
+        how: &Contribution<'_>,
+        call: impl Fn(bool) -> Call,
     ) {
         if !self.trained(to) {
             return;
@@ -104,13 +110,25 @@ impl Walk<'_> {
         let held = self.gradients.of[to.index()];
         let (accumulate, dx) = match held {
             Some(held) if self.gradients.sole(held) => (true, held),
-            _ => (false, self.gradient_tensor(to, dy, over_dy)),
+            _ => (false, self.gradient_tensor(to, dy, how.over_dy)),
         };
-        let (call, operands) = call(accumulate, dx);
-        self.push(id, suffix, Phase::Backward, call, operands);
+        self.gradient_op(id, [dy, dx], how, call(accumulate));
         if !accumulate {
             self.give(id, to, dx);
         }
+    }
+
+    /// Appends the op that computes the gradient `dx` from `dy`.
+    pub(crate) fn gradient_op(
+        &mut self,
+        id: LayerId,
+        [dy, dx]: [TensorId; 2],
+        how: &Contribution<'_>,
+        call: Call,
+    ) {
+        let [name, to] = how.names;
+        let given = [&[(name, dy), (to, dx)], how.given].concat();
+        self.push(id, how.suffix, Phase::Backward, call, &given);
     }
 
     /// Makes `dx`, a new gradient from a layer, the gradient of `to`, or adds it to the one that `to` has.
@@ -126,8 +144,9 @@ impl Walk<'_> {
     /// Appends a + b -> sum, gradients of one activation; `sum` is a or a new tensor.
     fn sum(&mut self, id: LayerId, term: usize, tensors: [TensorId; 3]) {
         let elements = self.elements(self.network.layer(id).inputs[term]);
-        let operands = tensors.map(Operand::Tensor).to_vec();
-        self.push(id, &format!("sum{term}.backward"), Phase::Backward, Call::Add { elements }, operands);
+        let [a, b, sum] = tensors;
+        let given = [("a", a), ("b", b), ("y", sum)];
+        self.push(id, &format!("sum{term}.backward"), Phase::Backward, Call::Add { elements }, &given);
     }
 
     /// Returns the tensor for a gradient of `to`: `dy` if that is allowed and only the layer being walked holds it, otherwise

@@ -104,10 +104,6 @@ const ENTRIES: &[Entry] = &[
         "wrn-<D>-<W>",
         "wide residual network of depth D = 6n + 4 and W times the width, such as wrn-28-10",
     ),
-    cifar(
-        "resnet-sd<N>",
-        "resnet<N>-cifar with stochastic depth: the last block runs in half of the iterations",
-    ),
     text("lstm", 128, 65, "character model: a memory of 512, unrolled over the text"),
     text("gpt-tiny", 64, 65, "GPT-2 of 4 blocks of 128, 4 heads: a character model for small machines"),
     text("gpt-mini", 256, 65, "GPT-2 of 6 blocks of 384, 6 heads: a character model"),

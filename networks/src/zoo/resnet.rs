@@ -9,7 +9,7 @@ use super::{impossible, numbers};
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{DropUnit, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
 /// The parts of a residual network.
 struct Plan {
@@ -21,9 +21,6 @@ struct Plan {
     width: u32,
     /// Width factor of the inner convolutions of a bottleneck (Zagoruyko and Komodakis 2016).
     inner: u32,
-    /// Share of iterations that drop the last block; the share grows towards it from block to block (Huang et al. 2016, eq.
-    /// 4).
-    dropped: f32,
     /// Blocks of each group.
     blocks: Vec<u32>,
 }
@@ -49,7 +46,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         _ => {}
     }
     type Groups = fn(u32) -> Option<Plan>;
-    let families: [(&str, Groups, &'static str); 4] = [
+    let families: [(&str, Groups, &'static str); 3] = [
         (
             "resnet<N>",
             |depth| if CIFAR_DEPTHS.contains(&depth) { cifar(depth) } else { imagenet(depth) },
@@ -57,8 +54,6 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         ),
         ("resnet<N>-imagenet", imagenet, IMAGENET_RULE),
         ("resnet<N>-cifar", cifar, CIFAR_RULE),
-        // Half of the iterations drop the last block: p_L = 0.5 of §4.
-        ("resnet-sd<N>", |depth| Some(Plan { dropped: 0.5, ..cifar(depth)? }), CIFAR_RULE),
     ];
     families.into_iter().find_map(|(pattern, groups, rule)| {
         let depth = *numbers(name, pattern)?.first()?;
@@ -73,14 +68,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
 /// Returns the groups of a network for ImageNet. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3,
 /// 4 (8 from 152 on), the rest and 3 blocks, so that the third group grows, as in the papers' ResNet-1001 and -1517.
 fn imagenet(depth: u32) -> Option<Plan> {
-    let plan = |bottleneck, blocks| Plan {
-        large_images: true,
-        bottleneck,
-        width: 64,
-        inner: 1,
-        dropped: 0.0,
-        blocks,
-    };
+    let plan = |bottleneck, blocks| Plan { large_images: true, bottleneck, width: 64, inner: 1, blocks };
     Some(match depth {
         18 => plan(false, vec![2, 2, 2, 2]),
         34 => plan(false, vec![3, 4, 6, 3]),
@@ -96,14 +84,7 @@ fn imagenet(depth: u32) -> Option<Plan> {
 fn cifar(depth: u32) -> Option<Plan> {
     let blocks = vec![(depth.checked_sub(2)?) / 6; 3];
     let possible = (8..10_000).contains(&depth) && depth % 6 == 2;
-    possible.then_some(Plan {
-        large_images: false,
-        bottleneck: false,
-        width: 16,
-        inner: 1,
-        dropped: 0.0,
-        blocks,
-    })
+    possible.then_some(Plan { large_images: false, bottleneck: false, width: 16, inner: 1, blocks })
 }
 
 /// Builds the residual network of a plan.
@@ -116,14 +97,11 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     if plan.large_images {
         x = b.max_pool("maxpool", x, Window::square(3, 2, 1))?;
     }
-    let (all, mut done) = (plan.blocks.iter().sum::<u32>(), 0);
     for (group, blocks) in plan.blocks.iter().enumerate() {
         for block in 0..*blocks {
             let name = format!("layer{}.{block}", group + 1);
             let stride = if group > 0 && block == 0 { 2 } else { 1 };
-            done += 1;
-            let dropped = plan.dropped * done as f32 / all as f32;
-            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan, dropped)?;
+            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan)?;
         }
     }
     x = b.add("avgpool", LayerKind::GlobalAvgPool, &[x])?;
@@ -131,7 +109,7 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// Adds relu(branch(x) + shortcut(x)); some iterations drop the branch.
+/// Adds relu(branch(x) + shortcut(x)).
 fn residual_block(
     b: &mut Builder,
     name: &str,
@@ -139,7 +117,6 @@ fn residual_block(
     width: u32,
     stride: u32,
     plan: &Plan,
-    dropped: f32,
 ) -> Result<LayerId, NetworkError> {
     let steps: &[(u32, Window)] = if plan.bottleneck {
         &[
@@ -157,11 +134,6 @@ fn residual_block(
         }
         x = b.conv(&format!("{name}.conv{}", i + 1), x, *channels, *window, false)?;
         x = b.batch_norm(&format!("{name}.bn{}", i + 1), x)?;
-    }
-    if dropped > 0.0 {
-        // All samples share one draw. Training scales up a kept branch, while the paper scales down in testing.
-        let kind = LayerKind::Dropout { probability: dropped, unit: DropUnit::Batch };
-        x = b.add(&format!("{name}.drop"), kind, &[x])?;
     }
     let mut shortcut = input;
     if stride != 1 || b.shape(input).channels != b.shape(x).channels {

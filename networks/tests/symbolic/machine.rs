@@ -1,7 +1,7 @@
 //! Runs a program's kernels on terms, and checks that each kernel does only what its documentation allows.
 
 use crate::symbolic::terms::{TermId, Terms};
-use plimsoll_ir::program::{Call, FusedRelu, Operand, Program, Region, Role};
+use plimsoll_ir::program::{Access, Call, FusedRelu, Operand, Program, Region, Role};
 use plimsoll_ir::{Bytes, TensorId};
 use std::collections::HashMap;
 
@@ -147,348 +147,275 @@ impl<'a> Machine<'a> {
 
 /// Returns the pairs of operands that a call may compute in place, as its documentation says.
 fn in_place(call: &Call) -> Vec<(usize, usize)> {
-    match call {
-        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::ActivationForward { .. } => {
-            vec![(0, 1)]
-        }
-        Call::Multiply { accumulate: false, .. } => vec![(0, 2)],
-        Call::LstmBackward { first, last, .. } => {
-            let [before, after] = [!*first, !*last].map(usize::from);
-            let (dcell, dgates) = (3 + before, 3 + before + after);
-            let cells = (before + after == 2).then_some((dcell, dgates + 1));
-            [(0, dgates)].into_iter().chain(cells).collect()
-        }
-        Call::RotaryForward { .. } | Call::RotaryBackward { accumulate: false, .. } => vec![(0, 1)],
-        Call::BiasForward { .. } => vec![(0, 2)],
-        Call::LstmForward { first, .. } => vec![(0, 4 - usize::from(*first))],
-        Call::ReluBackward { accumulate: false, .. }
+    let named: &[(&str, &str)] = match *call {
+        Call::ReluForward { .. }
+        | Call::ReluMaskForward { .. }
+        | Call::ActivationForward { .. }
+        | Call::DropoutForward { .. }
+        | Call::RotaryForward { .. }
+        | Call::BiasForward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::LayerNormForward { .. }
+        | Call::BatchNormInference { .. } => &[("x", "y")],
+        Call::BatchNormForward { then, .. } if then.add => &[("r", "y")],
+        Call::BatchNormBackward { then, .. } if then.add => &[("dy", "dr")],
+        Call::BatchNormBackward { accumulate: false, .. }
+        | Call::LayerNormBackward { accumulate: false, .. }
+        | Call::RmsNormBackward { accumulate: false, .. }
+        | Call::ReluBackward { accumulate: false, .. }
         | Call::ReluMaskBackward { accumulate: false, .. }
         | Call::ActivationBackward { accumulate: false, .. }
         | Call::DropoutBackward { accumulate: false, .. }
-        | Call::DropoutForward { .. } => vec![(1, 2)],
-        Call::Add { .. }
-        | Call::SoftmaxCrossEntropyForward { .. }
-        | Call::SoftmaxCrossEntropyBackward { .. } => vec![(0, 2)],
-        Call::BatchNormForward { then, .. } if then.add => vec![(3, 4)],
-        Call::BatchNormBackward { then, accumulate, .. } => {
-            let dx = 4 + usize::from(then.relu.is_some());
-            match (then.add, accumulate) {
-                (true, _) => vec![(1, dx + 3)],
-                (false, false) => vec![(1, dx)],
-                (false, true) => Vec::new(),
-            }
-        }
-        Call::LayerNormBackward { accumulate: false, .. }
-        | Call::RmsNormBackward { accumulate: false, .. } => vec![(1, 4)],
-        Call::RmsNormForward { .. } => vec![(0, 2)],
-        Call::LayerNormForward { .. } => vec![(0, 3)],
-        Call::BatchNormInference { .. } => vec![(0, 5)],
-        _ => Vec::new(),
-    }
-}
-
-/// Calls [`evaluate`] for the calls of sequence networks.
-fn evaluate_sequence(
-    terms: &mut Terms,
-    call: &Call,
-    get: &mut dyn FnMut(usize) -> TermId,
-) -> Vec<(usize, TermId)> {
-    match *call {
-        Call::LayerNormForward { epsilon, .. } => {
-            let (x, gamma, beta) = (get(0), get(1), get(2));
-            let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
-            vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
-        }
-        Call::RmsNormForward { epsilon, .. } => {
-            let (x, gamma) = (get(0), get(1));
-            let y = terms.apply(&format!("rms {epsilon}"), &[x, gamma]);
-            vec![(2, y), (3, terms.apply(&format!("roots {epsilon}"), &[x]))]
-        }
-        Call::RmsNormBackward { accumulate, .. } => {
-            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply("rms dx", &[x, dy, gamma, stats]);
-            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            vec![(4, dx), (5, terms.apply("rms dgamma", &[x, dy, stats]))]
-        }
-        Call::BiasForward { shape } => {
-            let inputs = [get(0), get(1)];
-            vec![(2, terms.apply(&format!("biased by {}", shape.channels), &inputs))]
-        }
-        Call::EmbeddingForward { shape } => {
-            let inputs = [get(0), get(1)];
-            vec![(2, terms.apply(&format!("looked up {shape:?}"), &inputs))]
-        }
-        Call::AttentionForward { shape } => {
-            let qkv = get(0);
-            let stats = terms.apply(&format!("sums of exponentials {shape:?}"), &[qkv]);
-            vec![(1, terms.apply(&format!("attention {shape:?}"), &[qkv])), (2, stats)]
-        }
-        Call::LstmForward { first, .. } => {
-            let gates = get(0);
-            let inputs = if first { vec![gates] } else { vec![gates, get(1)] };
-            let names = ["h", "cell", "activated"].into_iter().zip(1 + usize::from(!first)..);
-            let of = |(name, i)| {
-                let of = if name == "activated" { &inputs[..1] } else { &inputs[..] };
-                (i, terms.apply(name, of))
-            };
-            names.map(of).collect()
-        }
-        Call::LstmBackward { first, last, .. } => {
-            let gates = terms.argument_of("activated", get(0));
-            let cell = 1 + usize::from(!first);
-            let mut inputs = vec![gates];
-            inputs.extend((!first).then(|| get(1)));
-            let dh = get(cell + 1);
-            // The cell state must come from these gates and that previous cell.
-            assert_eq!(get(cell), terms.apply("cell", &inputs), "the cell state is of this step");
-            inputs.push(dh);
-            inputs.extend((!last).then(|| get(cell + 2)));
-            let dgates = cell + 2 + usize::from(!last);
-            let mut written = vec![(dgates, terms.apply("dgates", &inputs))];
-            if !first {
-                written.push((dgates + 1, terms.apply("dcell", &inputs)));
-            }
-            written
-        }
-        _ => unreachable!("{} is no call of sequences", call.name()),
-    }
+        | Call::RotaryBackward { accumulate: false, .. } => &[("dy", "dx")],
+        Call::Multiply { accumulate: false, .. } | Call::Add { .. } => &[("a", "y")],
+        Call::LstmForward { .. } => &[("gates", "activated")],
+        Call::LstmBackward { .. } => &[("activated", "dgates"), ("dcell", "dprevious")],
+        Call::SoftmaxCrossEntropyForward { .. } => &[("logits", "differences")],
+        Call::SoftmaxCrossEntropyBackward { .. } => &[("differences", "dlogits")],
+        _ => &[],
+    };
+    let operands = call.operands();
+    let pair = |(a, b): &(&str, &str)| Some((operands.position(a)?, operands.position(b)?));
+    named.iter().filter_map(pair).collect()
 }
 
 /// Returns the operands that a call writes, with their terms. `get` returns an operand's contents, and is called for those
 /// that the call reads.
 fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
-    if let Some(function) = map(call) {
-        let x = get(0);
-        return vec![(1, terms.apply(&function, &[x]))];
-    }
-    match *call {
-        Call::ConvForward { shape } => {
-            let mut inputs = vec![get(0), get(1)];
-            if shape.bias {
-                inputs.push(get(2));
-            }
-            vec![(inputs.len(), terms.apply(&format!("conv {shape:?}"), &inputs))]
-        }
-        Call::ConvBackwardFilter { shape, accumulate } => {
-            let (x, dy) = (get(0), get(1));
-            let mut given = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
-            if shape.bias {
-                given.push((3, terms.apply("dbias", &[dy])));
-            }
-            let mut sum = |(i, term)| (i, if accumulate { terms.sum(get(i), term) } else { term });
-            given.into_iter().map(&mut sum).collect()
-        }
-        Call::LayerNormForward { .. }
-        | Call::RmsNormForward { .. }
-        | Call::RmsNormBackward { .. }
-        | Call::BiasForward { .. }
-        | Call::EmbeddingForward { .. }
-        | Call::AttentionForward { .. }
-        | Call::LstmForward { .. }
-        | Call::LstmBackward { .. } => evaluate_sequence(terms, call, get),
+    let operands = call.operands();
+    let mut get = |name: &str| get(operands.index(name));
+    let written = match *call {
         Call::BatchNormForward { .. }
         | Call::BatchNormRunning { .. }
         | Call::BatchNormInference { .. }
         | Call::BatchNormBackward { .. }
-        | Call::LayerNormBackward { .. } => evaluate_norm(terms, call, get),
-        Call::SoftmaxCrossEntropyForward { .. } | Call::SoftmaxCrossEntropyBackward { .. } => {
-            evaluate_loss(terms, call, get)
+        | Call::LayerNormForward { .. }
+        | Call::LayerNormBackward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. } => evaluate_norm(terms, call, &mut get),
+        Call::LstmForward { .. } | Call::LstmBackward { .. } => evaluate_memory(terms, call, &mut get),
+        Call::Sgd { .. } | Call::Adamw { .. } => evaluate_update(terms, call, &mut get),
+        _ => evaluate_other(terms, call, &mut get),
+    };
+    let sum = |(name, term): (&str, TermId)| {
+        // An op that accumulates adds to what it finds.
+        let adds = operands[operands.index(name)].access == Access::Update && accumulates(call);
+        (operands.index(name), if adds { terms.sum(get(name), term) } else { term })
+    };
+    written.into_iter().map(sum).collect()
+}
+
+/// Returns `true` if the call updates its operands by adding to them.
+fn accumulates(call: &Call) -> bool {
+    use Call::{Adamw, BatchNormRunning, ConcatPart, Sgd};
+    !matches!(call, BatchNormRunning { .. } | Sgd { .. } | Adamw { .. } | ConcatPart { .. })
+}
+
+/// Terms by the names of the operands that hold them.
+type Written = Vec<(&'static str, TermId)>;
+
+/// Calls [`evaluate`] for all calls but those of normalisations and of memories.
+fn evaluate_other(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(&str) -> TermId) -> Written {
+    // Function, operands that it takes, and the operand that it makes.
+    let (function, taken, made): (String, &[&str], &'static str) = match *call {
+        Call::ConvForward { shape } => {
+            let taken: &[&str] = if shape.bias { &["x", "weight", "bias"] } else { &["x", "weight"] };
+            (format!("conv {shape:?}"), taken, "y")
         }
+        Call::ConvBackwardFilter { shape, .. } => {
+            let (x, dy) = (get("x"), get("dy"));
+            let mut written = vec![("dweight", terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
+            written.extend(shape.bias.then(|| ("dbias", terms.apply("dbias", &[dy]))));
+            return written;
+        }
+        Call::ConvBackwardData { shape, .. } => (format!("conv dx {shape:?}"), &["dy", "weight"], "dx"),
+        Call::ReluForward { ceiling, .. } => (format!("relu {ceiling}"), &["x"], "y"),
         Call::ReluMaskForward { ceiling, .. } => {
-            let x = get(0);
+            let x = get("x");
             let mask = terms.apply(&format!("passes {ceiling}"), &[x]);
-            vec![(1, terms.apply(&format!("relu {ceiling}"), &[x])), (2, mask)]
+            return vec![("y", terms.apply(&format!("relu {ceiling}"), &[x])), ("mask", mask)];
+        }
+        Call::ReluBackward { ceiling, .. } => {
+            let given = [terms.argument_of(&format!("relu {ceiling}"), get("y")), get("dy")];
+            return vec![("dx", terms.apply(&format!("relu dx {ceiling}"), &given))];
+        }
+        Call::ReluMaskBackward { .. } => {
+            let (ceiling, x) = terms.constant_and_argument_of("passes ", get("mask"));
+            return vec![("dx", terms.apply(&format!("relu dx {ceiling}"), &[x, get("dy")]))];
+        }
+        Call::ActivationForward { function, .. } => (function.name().to_owned(), &["x"], "y"),
+        Call::ActivationBackward { function, .. } => (format!("{} dx", function.name()), &["x", "dy"], "dx"),
+        Call::Multiply { .. } => ("product".to_owned(), &["a", "b"], "y"),
+        Call::Add { .. } => {
+            let (a, b) = (get("a"), get("b"));
+            return vec![("y", terms.sum(a, b))];
         }
         Call::MaxPoolForward { shape } => {
-            let x = get(0);
+            let x = get("x");
             let places = terms.apply(&format!("places {shape:?}"), &[x]);
-            vec![(1, terms.apply(&format!("max {shape:?}"), &[x])), (2, places)]
+            return vec![("y", terms.apply(&format!("max {shape:?}"), &[x])), ("places", places)];
         }
-        Call::DropoutForward { probability, stream, run, .. } => {
-            let inputs = [get(0), get(1)];
-            vec![(2, terms.apply(&format!("dropout {probability} {stream} {run}"), &inputs))]
+        Call::MaxPoolBackward { shape, .. } => {
+            let given = [terms.argument_of(&format!("places {shape:?}"), get("places")), get("dy")];
+            return vec![("dx", terms.apply(&format!("max dx {shape:?}"), &given))];
         }
-        Call::Add { .. } => {
-            let (a, b) = (get(0), get(1));
-            vec![(2, terms.sum(a, b))]
+        Call::AvgPoolForward { shape } => (format!("mean {shape:?}"), &["x"], "y"),
+        Call::AvgPoolBackward { shape, .. } => (format!("mean dx {shape:?}"), &["dy"], "dx"),
+        Call::DropoutForward { probability, stream, .. } => {
+            (format!("dropout {probability} {stream}"), &["hyper", "x"], "y")
         }
-        Call::ConcatPart { first, .. } => {
-            let mut inputs = vec![get(0)];
-            if first > 0 {
-                inputs.push(get(1));
-            }
-            vec![(1, terms.apply(&format!("part from {first}"), &inputs))]
+        Call::DropoutBackward { probability, stream, .. } => {
+            (format!("dropout dx {probability} {stream}"), &["hyper", "dy"], "dx")
         }
-        Call::Sgd { decay, idle, .. } => {
-            let momentum = if idle { 2 } else { 3 };
-            let gradient = if idle { terms.atom("nothing") } else { get(2) };
-            let inputs = [get(0), get(1), gradient, get(momentum)];
-            let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
-            vec![(1, parameter), (momentum, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
+        Call::BiasForward { shape } => (format!("biased by {}", shape.channels), &["x", "bias"], "y"),
+        Call::BiasBackward { shape, .. } => (format!("dbias of {}", shape.channels), &["dy"], "dbias"),
+        Call::EmbeddingForward { shape } => (format!("looked up {shape:?}"), &["tokens", "weight"], "y"),
+        Call::EmbeddingBackward { shape, .. } => (format!("dtable {shape:?}"), &["tokens", "dy"], "dweight"),
+        Call::AttentionForward { shape } => {
+            let qkv = get("qkv");
+            let stats = terms.apply(&format!("sums of exponentials {shape:?}"), &[qkv]);
+            return vec![("y", terms.apply(&format!("attention {shape:?}"), &[qkv])), ("stats", stats)];
         }
-        Call::Adamw { idle, .. } => {
-            let first = if idle { 2 } else { 3 };
-            let gradient = if idle { terms.atom("nothing") } else { get(2) };
-            let inputs = [get(0), get(1), gradient, get(first), get(first + 1)];
-            let outputs = [(1, "adamw"), (first, "adamw first moment"), (first + 1, "adamw second moment")];
-            outputs.map(|(at, function)| (at, terms.apply(function, &inputs))).into()
+        Call::AttentionBackward { shape, .. } => {
+            let of = terms.argument_of(&format!("sums of exponentials {shape:?}"), get("stats"));
+            assert_eq!(of, get("qkv"), "the sums are of these scores");
+            (format!("dqkv {shape:?}"), &["qkv", "dy"], "dqkv")
         }
-        _ => {
-            let (accumulate, function, arguments) = input_gradient(terms, call, get);
-            let dx = terms.apply(&function, &arguments);
-            let at = call.operands().len() - 1;
-            vec![(at, if accumulate { terms.sum(get(at), dx) } else { dx })]
+        Call::RotaryForward { shape, base } => (format!("turned {shape:?} {base}"), &["x"], "y"),
+        Call::RotaryBackward { shape, base, .. } => (format!("turned back {shape:?} {base}"), &["dy"], "dx"),
+        Call::ConcatPart { first: 0, .. } => ("part from 0".to_owned(), &["x"], "y"),
+        Call::ConcatPart { first, .. } => (format!("part from {first}"), &["x", "y"], "y"),
+        Call::SplitPart { channels, first, .. } => (format!("split {channels} from {first}"), &["dy"], "dx"),
+        Call::LrnForward { size, alpha, beta, bias, .. } => {
+            (format!("lrn {size} {alpha} {beta} {bias}"), &["x"], "y")
         }
-    }
-}
-
-/// Calls [`evaluate`] for the loss.
-fn evaluate_loss(
-    terms: &mut Terms,
-    call: &Call,
-    get: &mut dyn FnMut(usize) -> TermId,
-) -> Vec<(usize, TermId)> {
-    match *call {
+        Call::LrnBackward { size, alpha, beta, bias, .. } => {
+            (format!("lrn dx {size} {alpha} {beta} {bias}"), &["x", "dy"], "dx")
+        }
         Call::SoftmaxCrossEntropyForward { .. } => {
-            let (logits, labels) = (get(0), get(1));
-            let metrics = terms.apply("metrics", &[logits, labels]);
-            vec![(2, terms.apply("softmax - one-hot", &[logits, labels])), (3, metrics)]
+            let given = ["logits", "labels"].map(get);
+            let metrics = terms.apply("metrics", &given);
+            return vec![("differences", terms.apply("softmax - one-hot", &given)), ("metrics", metrics)];
         }
         Call::SoftmaxCrossEntropyBackward { .. } => {
-            let (differences, labels) = (get(0), get(1));
-            vec![(2, terms.apply("dlogits", &[differences, labels]))]
+            ("dlogits".to_owned(), &["differences", "labels"], "dlogits")
         }
-        _ => unreachable!("{} is not the loss", call.name()),
+        _ => unreachable!("{} is handled elsewhere", call.name()),
+    };
+    let given: Vec<TermId> = taken.iter().map(|name| get(name)).collect();
+    vec![(made, terms.apply(&function, &given))]
+}
+
+/// Calls [`evaluate`] for updates of parameters.
+fn evaluate_update(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(&str) -> TermId) -> Written {
+    match *call {
+        Call::Sgd { decay, .. } => {
+            let given = ["hyper", "parameter", "gradient", "momentum"].map(get);
+            let made = [("parameter", format!("sgd {decay}")), ("momentum", format!("sgd momentum {decay}"))];
+            made.map(|(at, function)| (at, terms.apply(&function, &given))).into()
+        }
+        Call::Adamw { .. } => {
+            let given = ["hyper", "parameter", "gradient", "first moment", "second moment"].map(get);
+            let made = [
+                ("parameter", "adamw"),
+                ("first moment", "adamw first moment"),
+                ("second moment", "adamw second moment"),
+            ];
+            made.map(|(at, function)| (at, terms.apply(function, &given))).into()
+        }
+        _ => unreachable!("{} is no update", call.name()),
     }
 }
 
-/// Calls [`evaluate`] for batch normalisation, and for layer normalisation in the backward pass.
-fn evaluate_norm(
-    terms: &mut Terms,
-    call: &Call,
-    get: &mut dyn FnMut(usize) -> TermId,
-) -> Vec<(usize, TermId)> {
+/// Calls [`evaluate`] for a step of a memory.
+fn evaluate_memory(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(&str) -> TermId) -> Written {
     match *call {
-        Call::BatchNormForward { epsilon, then, .. } => {
-            let (x, gamma, beta) = (get(0), get(1), get(2));
-            let mut y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
-            let stats = terms.apply(&format!("stats {epsilon}"), &[x]);
-            let mut at = 3;
-            if then.add {
-                y = terms.sum(y, get(3));
-                at += 1;
-            }
-            let mut written = Vec::new();
-            if let Some(relu) = then.relu {
-                written.extend(
-                    relu.mask.then(|| (at + 2, terms.apply(&format!("passes {}", relu.ceiling), &[y]))),
-                );
-                y = terms.apply(&format!("relu {}", relu.ceiling), &[y]);
-            }
-            [vec![(at, y), (at + 1, stats)], written].concat()
+        Call::LstmForward { first, .. } => {
+            let gates = get("gates");
+            let activated = terms.apply("activated", &[gates]);
+            let given: Vec<TermId> = [gates].into_iter().chain((!first).then(|| get("previous"))).collect();
+            vec![
+                ("h", terms.apply("h", &given)),
+                ("cell", terms.apply("cell", &given)),
+                ("activated", activated),
+            ]
         }
-        Call::BatchNormRunning { epsilon, momentum, branch, .. } => {
-            let at = usize::from(branch.is_some());
-            let x = terms.argument_of(&format!("stats {epsilon}"), get(at));
-            let moved = ["running mean", "running variance"].map(|name| format!("{name} {momentum}"));
-            let moved = moved.iter().zip([at + 1, at + 2]);
-            moved.map(|(name, at)| (at, terms.apply(name, &[x, get(at)]))).collect()
-        }
-        Call::BatchNormInference { epsilon, .. } => {
-            let inputs = [get(0), get(1), get(2), get(3), get(4)];
-            vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
-        }
-        Call::BatchNormBackward { then, accumulate, .. } => {
-            let (x, mut dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let mut at = 4;
-            if let Some(FusedRelu { ceiling, mask }) = then.relu {
-                let of = if mask { "passes" } else { "relu" };
-                let before = terms.argument_of(&format!("{of} {ceiling}"), get(4));
-                dy = terms.apply(&format!("relu dx {ceiling}"), &[before, dy]);
-                at += 1;
-            }
-            let dx = terms.apply("bn dx", &[x, dy, gamma, stats]);
-            let dx = if accumulate { terms.sum(get(at), dx) } else { dx };
-            let dgamma = terms.apply("dgamma", &[x, dy, stats]);
-            let mut written = vec![(at, dx), (at + 1, dgamma), (at + 2, terms.apply("dbeta", &[dy]))];
-            written.extend(then.add.then_some((at + 3, dy)));
+        Call::LstmBackward { first, last, .. } => {
+            let mut given = vec![terms.argument_of("activated", get("activated"))];
+            given.extend((!first).then(|| get("previous")));
+            // The cell state must come from these gates and that previous cell.
+            assert_eq!(get("cell"), terms.apply("cell", &given), "the cell state is of this step");
+            given.push(get("dh"));
+            given.extend((!last).then(|| get("dcell")));
+            let mut written = vec![("dgates", terms.apply("dgates", &given))];
+            written.extend((!first).then(|| ("dprevious", terms.apply("dcell", &given))));
             written
         }
-        Call::LayerNormBackward { accumulate, .. } => {
-            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply("ln dx", &[x, dy, gamma, stats]);
-            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            vec![(4, dx), (5, terms.apply("ln dgamma", &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
-        }
-        _ => unreachable!("{} is no normalisation", call.name()),
+        _ => unreachable!("{} is no step of a memory", call.name()),
     }
 }
 
-/// Returns the function of a call that makes one tensor from one other.
-fn map(call: &Call) -> Option<String> {
-    Some(match *call {
-        Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
-        Call::ActivationForward { function, .. } => function.name().to_owned(),
-        Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
-        Call::RotaryForward { shape, base } => format!("turned {shape:?} {base}"),
-        Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
-        _ => return None,
-    })
-}
-
-/// Returns the gradient of a call that only computes one, with `true` if the call adds it to the contents of its last
-/// operand.
-fn input_gradient(
-    terms: &Terms,
-    call: &Call,
-    get: &mut dyn FnMut(usize) -> TermId,
-) -> (bool, String, Vec<TermId>) {
+/// Calls [`evaluate`] for normalisations.
+fn evaluate_norm(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(&str) -> TermId) -> Written {
     match *call {
-        Call::ConvBackwardData { shape, accumulate } => {
-            (accumulate, format!("conv dx {shape:?}"), vec![get(0), get(1)])
+        Call::BatchNormForward { epsilon, then, .. } => {
+            let given = ["x", "gamma", "beta"].map(&mut *get);
+            let mut y = terms.apply(&format!("bn {epsilon}"), &given);
+            let mut written = vec![("stats", terms.apply(&format!("stats {epsilon}"), &given[..1]))];
+            if then.add {
+                y = terms.sum(y, get("r"));
+            }
+            if let Some(FusedRelu { ceiling, mask }) = then.relu {
+                written.extend(mask.then(|| ("mask", terms.apply(&format!("passes {ceiling}"), &[y]))));
+                y = terms.apply(&format!("relu {ceiling}"), &[y]);
+            }
+            written.push(("y", y));
+            written
         }
-        Call::ReluBackward { ceiling, accumulate, .. } => {
-            let x = terms.argument_of(&format!("relu {ceiling}"), get(0));
-            (accumulate, format!("relu dx {ceiling}"), vec![x, get(1)])
+        Call::BatchNormRunning { epsilon, momentum, .. } => {
+            let x = terms.argument_of(&format!("stats {epsilon}"), get("stats"));
+            let mut moved = |name| (name, terms.apply(&format!("{name} {momentum}"), &[x, get(name)]));
+            vec![moved("running mean"), moved("running variance")]
         }
-        Call::ReluMaskBackward { accumulate, .. } => {
-            let (ceiling, x) = terms.constant_and_argument_of("passes ", get(0));
-            (accumulate, format!("relu dx {ceiling}"), vec![x, get(1)])
+        Call::BatchNormInference { epsilon, .. } => {
+            let given = ["x", "gamma", "beta", "running mean", "running variance"].map(get);
+            vec![("y", terms.apply(&format!("bn inference {epsilon}"), &given))]
         }
-        Call::AttentionBackward { shape, accumulate } => {
-            let (qkv, stats) = (get(0), get(1));
-            assert_eq!(terms.argument_of(&format!("sums of exponentials {shape:?}"), stats), qkv);
-            (accumulate, format!("dqkv {shape:?}"), vec![qkv, get(2)])
+        Call::BatchNormBackward { then, .. } => {
+            let [x, mut dy, gamma, stats] = ["x", "dy", "gamma", "stats"].map(&mut *get);
+            if let Some(FusedRelu { ceiling, mask }) = then.relu {
+                let of = if mask { "passes" } else { "relu" };
+                let before = terms.argument_of(&format!("{of} {ceiling}"), get("kept"));
+                dy = terms.apply(&format!("relu dx {ceiling}"), &[before, dy]);
+            }
+            let dx = terms.apply("bn dx", &[x, dy, gamma, stats]);
+            let dgamma = terms.apply("dgamma", &[x, dy, stats]);
+            let mut written = vec![("dx", dx), ("dgamma", dgamma), ("dbeta", terms.apply("dbeta", &[dy]))];
+            written.extend(then.add.then_some(("dr", dy)));
+            written
         }
-        Call::RotaryBackward { shape, base, accumulate } => {
-            (accumulate, format!("turned back {shape:?} {base}"), vec![get(0)])
+        Call::LayerNormForward { epsilon, .. } => {
+            let given = ["x", "gamma", "beta"].map(get);
+            let stats = terms.apply(&format!("row stats {epsilon}"), &given[..1]);
+            vec![("y", terms.apply(&format!("ln {epsilon}"), &given)), ("stats", stats)]
         }
-        Call::BiasBackward { shape, accumulate } => {
-            (accumulate, format!("dbias of {}", shape.channels), vec![get(0)])
+        Call::RmsNormForward { epsilon, .. } => {
+            let given = ["x", "gamma"].map(get);
+            let stats = terms.apply(&format!("roots {epsilon}"), &given[..1]);
+            vec![("y", terms.apply(&format!("rms {epsilon}"), &given)), ("stats", stats)]
         }
-        Call::EmbeddingBackward { shape, accumulate } => {
-            (accumulate, format!("dtable {shape:?}"), vec![get(0), get(1)])
+        Call::LayerNormBackward { .. } | Call::RmsNormBackward { .. } => {
+            let (name, shifts) = match call {
+                Call::LayerNormBackward { .. } => ("ln", true),
+                _ => ("rms", false),
+            };
+            let [x, dy, gamma, stats] = ["x", "dy", "gamma", "stats"].map(get);
+            let dx = terms.apply(&format!("{name} dx"), &[x, dy, gamma, stats]);
+            let dgamma = terms.apply(&format!("{name} dgamma"), &[x, dy, stats]);
+            let mut written = vec![("dx", dx), ("dgamma", dgamma)];
+            written.extend(shifts.then(|| ("dbeta", terms.apply("dbeta", &[dy]))));
+            written
         }
-        Call::ActivationBackward { function, accumulate, .. } => {
-            (accumulate, format!("{} dx", function.name()), vec![get(0), get(1)])
-        }
-        Call::Multiply { accumulate, .. } => (accumulate, "product".to_owned(), vec![get(0), get(1)]),
-        Call::MaxPoolBackward { shape, accumulate } => {
-            let x = terms.argument_of(&format!("places {shape:?}"), get(0));
-            (accumulate, format!("max dx {shape:?}"), vec![x, get(1)])
-        }
-        Call::AvgPoolBackward { shape, accumulate } => {
-            (accumulate, format!("mean dx {shape:?}"), vec![get(0)])
-        }
-        Call::DropoutBackward { probability, stream, run, accumulate, .. } => {
-            (accumulate, format!("dropout dx {probability} {stream} {run}"), vec![get(0), get(1)])
-        }
-        Call::SplitPart { channels, first, accumulate, .. } => {
-            (accumulate, format!("split {channels} from {first}"), vec![get(0)])
-        }
-        Call::LrnBackward { size, alpha, beta, bias, accumulate, .. } => {
-            (accumulate, format!("lrn dx {size} {alpha} {beta} {bias}"), vec![get(0), get(1)])
-        }
-        _ => unreachable!("{} gives more than the gradient of its input", call.name()),
+        _ => unreachable!("{} is no normalisation", call.name()),
     }
 }

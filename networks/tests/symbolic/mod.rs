@@ -13,15 +13,11 @@ use self::machine::Machine;
 use self::reference::Reference;
 use self::terms::Terms;
 use plimsoll_ir::document::Document;
-use plimsoll_ir::network::{
-    Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
-};
-use plimsoll_ir::program::{
-    Call, Kernel, KernelAlternative, Operand, Program, Region, Role, STORAGE_ALIGNMENT,
-};
+use plimsoll_ir::network::{Axis, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::program::{Kernel, KernelAlternative, Operand, Program, Region, Role, STORAGE_ALIGNMENT};
 use plimsoll_ir::trace::{Op, Phase, TensorKind};
 use plimsoll_ir::{Bytes, Float, LayerId, Optimizer};
-use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
 
 const RELU: [ReluStorage; 3] = [ReluStorage::Auto, ReluStorage::Output, ReluStorage::Mask];
@@ -49,13 +45,13 @@ fn check(network: &Network, batch: u64) -> usize {
             ordered += check_order(&program, intra_layer_reuse);
             let options = LowerOptions { feature_maps: Float::Bf16, ..options };
             check_stored_in_half(&program, &lower(network, batch, &options).expect("it lowers"));
-            prove(network, batch, mode, &program, &[]);
+            prove(network, batch, mode, &program);
             if !fuse && intra_layer_reuse {
                 let options =
                     LowerOptions { optimizer: Optimizer::Adamw, feature_maps: Float::F32, ..options };
                 let adamw = lower(network, batch, &options).expect("it lowers");
                 check_form(&adamw);
-                prove(network, batch, mode, &adamw, &[]);
+                prove(network, batch, mode, &adamw);
             }
             layouts.push(program.resident);
         }
@@ -148,9 +144,9 @@ fn check_order(program: &Program, intra_layer_reuse: bool) -> usize {
 }
 
 /// Runs the program on symbols and compares all its results with those of the network.
-fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: &[LayerId]) {
+fn prove(network: &Network, batch: u64, mode: Mode, program: &Program) {
     let mut terms = Terms::default();
-    let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train, dropped);
+    let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train);
     if mode == Mode::Train {
         expected.differentiate(&mut terms);
     }
@@ -174,13 +170,11 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: 
             Role::FirstMoment => same(expected.moment(&mut terms, name, "first")),
             Role::SecondMoment => same(expected.moment(&mut terms, name, "second")),
             Role::Gradient => same(expected.gradient(name)),
-            // A dropped layer leaves no statistics.
-            Role::State(_) if found == Some(terms.atom(name)) && !dropped.is_empty() => {}
             Role::State(_) => same(expected.state(&mut terms, name)),
             Role::Hyper => same(Some(terms.atom("hyper"))),
             Role::Metrics => same(Some(expected.metrics)),
         }
-        if region.role == Role::Gradient && mode == Mode::Train && dropped.is_empty() {
+        if region.role == Role::Gradient && mode == Mode::Train {
             let sharing = sharing(network, name);
             assert_eq!(
                 machine.times_written(region.offset),
@@ -264,119 +258,6 @@ fn attention(length: u32, heads: [u32; 2], causal: bool) -> Result<Network, Netw
     b.finish(logits)
 }
 
-/// Returns residual blocks of which some may be dropped, one of them nested.
-fn stochastic_depth() -> Result<Network, NetworkError> {
-    let spec = NetworkSpec { name: "blocks".to_owned(), image: [4, 4], channels: 2, classes: 3 };
-    let mut b = Builder::new(&spec)?;
-    let drop = LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch };
-    let mut x = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), false)?;
-    for i in 0..4 {
-        let shortcut = if i == 2 { b.conv("shortcut", x, 4, Window::square(1, 1, 0), false)? } else { x };
-        let mut y = b.conv(&format!("conv{i}"), x, 4, Window::square(3, 1, 1), true)?;
-        y = b.batch_norm(&format!("bn{i}"), y)?;
-        y = b.relu(&format!("relu{i}"), y)?;
-        if i == 3 {
-            let inner = b.conv("inner", y, 4, Window::square(1, 1, 0), false)?;
-            let inner = b.add("drop inner", drop.clone(), &[inner])?;
-            y = b.add("sum inner", LayerKind::Add, &[inner, y])?;
-        }
-        y = b.add(&format!("drop{i}"), drop.clone(), &[y])?;
-        let terms = if i % 2 == 0 { [y, shortcut] } else { [shortcut, y] };
-        x = b.add(&format!("sum{i}"), LayerKind::Add, &terms)?;
-        x = b.relu(&format!("out{i}"), x)?;
-    }
-    let logits = b.fully_connected("logits", x, 3)?;
-    b.finish(logits)
-}
-
-/// Every draw has its own ops, which omit the dropped layers, and nothing else changes.
-#[test]
-fn draws_leave_out_what_they_drop() {
-    let network = stochastic_depth().expect("it is sound");
-    let all = lower(&network, 2, &LowerOptions::default()).expect("it lowers");
-    let mut seen = std::collections::HashSet::new();
-    for step in 0..100 {
-        let draw = Draw { seed: 7, step };
-        let dropped: Vec<LayerId> = (0..network.layers.len())
-            .map(LayerId::new)
-            .filter(|id| draw.drops(*id, &network.layer(*id).kind))
-            .collect();
-        for (relu, fuse) in RELU.into_iter().flat_map(|relu| [(relu, false), (relu, true)]) {
-            let options = LowerOptions { draw: Some(draw), relu, fuse, ..LowerOptions::default() };
-            let program = lower(&network, 2, &options).expect("it lowers");
-            program.trace.validate().expect("the trace is sound");
-            prove(&network, 2, Mode::Train, &program, &dropped);
-            let adamw = LowerOptions { optimizer: Optimizer::Adamw, ..options };
-            prove(&network, 2, Mode::Train, &lower(&network, 2, &adamw).expect("it lowers"), &dropped);
-            assert_eq!(program.resident, all.resident);
-            assert!(fuse || (program.trace.ops.len() < all.trace.ops.len()) != dropped.is_empty());
-        }
-        seen.insert(dropped);
-    }
-    assert!(seen.len() > 20, "{} of 32 draws were seen", seen.len());
-}
-
-#[test]
-fn a_dropped_layer_that_no_sum_can_do_without_is_refused() {
-    let spec = NetworkSpec { name: "chain".to_owned(), image: [4, 4], channels: 2, classes: 3 };
-    let mut b = Builder::new(&spec).expect("a sound spec");
-    let x = b
-        .add("drop", LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch }, &[LayerId(0)])
-        .expect("sound");
-    let logits = b.fully_connected("logits", x, 3).expect("sound");
-    let network = b.finish(logits).expect("sound");
-    let lowered = |step| {
-        let draw = Some(Draw { seed: 1, step });
-        lower(&network, 2, &LowerOptions { draw, ..LowerOptions::default() })
-    };
-    let errors: Vec<String> = (0..20).filter_map(|step| lowered(step).err()).map(|e| e.to_string()).collect();
-    assert!((1..20).contains(&errors.len()), "{errors:?}");
-    assert!(errors.iter().all(|e| e.contains("`logits`") && e.contains("lower for all draws")), "{errors:?}");
-}
-
-/// Running statistics know their innermost branch, which serves every draw except those that drop only an outer one.
-#[test]
-fn running_statistics_are_of_the_branch_that_they_lie_on() {
-    let spec = NetworkSpec { name: "nested".to_owned(), image: [4, 4], channels: 2, classes: 3 };
-    let mut b = Builder::new(&spec).expect("a sound spec");
-    let drop = LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch };
-    let mut made = || {
-        let x = b.batch_norm("stem", b.images())?;
-        let y = b.batch_norm("outer", x)?;
-        let inner = b.batch_norm("inner", y)?;
-        let inner_end = b.add("inner end", drop.clone(), &[inner])?;
-        let y = b.add("inner sum", LayerKind::Add, &[inner_end, y])?;
-        let outer_end = b.add("outer end", drop.clone(), &[y])?;
-        let x = b.add("outer sum", LayerKind::Add, &[outer_end, x])?;
-        Ok::<_, NetworkError>((b.fully_connected("logits", x, 3)?, inner_end, outer_end))
-    };
-    let (logits, inner_end, outer_end) = made().expect("the shapes agree");
-    let network = b.finish(logits).expect("every layer is used");
-    let all = lower(&network, 2, &LowerOptions::default()).expect("it lowers");
-    let of = |call: &Call| match call {
-        Call::BatchNormRunning { branch, .. } => Some(branch.map(|branch| LayerId(branch.stream))),
-        _ => None,
-    };
-    let found: Vec<Option<LayerId>> = all.kernels.iter().filter_map(|kernel| of(&kernel.call)).collect();
-    assert_eq!(found, [None, Some(outer_end), Some(inner_end)]);
-    let mut seen = std::collections::HashSet::new();
-    for step in 0..30 {
-        let draw = Draw { seed: 7, step };
-        let [inner, outer] = [inner_end, outer_end].map(|end| draw.drops(end, &drop));
-        let options = LowerOptions { draw: Some(draw), ..LowerOptions::default() };
-        match lower(&network, 2, &options) {
-            Ok(_) => assert!(inner || !outer, "iteration {step}"),
-            Err(error) => {
-                assert!(outer && !inner, "iteration {step}");
-                let words = error.to_string();
-                assert!(words.contains("`inner`") && words.contains("running statistics"), "{words}");
-            }
-        }
-        seen.insert((inner, outer));
-    }
-    assert_eq!(seen.len(), 4);
-}
-
 #[test]
 fn sequences_compute_what_they_say() {
     for steps in [1, 2, 5] {
@@ -447,10 +328,7 @@ fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
         2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
         3 => LayerKind::RELU,
         4 => LayerKind::Relu { ceiling: 6.0 },
-        5 => {
-            let units = [DropUnit::Element, DropUnit::Batch];
-            LayerKind::Dropout { probability: 0.25, unit: units[step.with % 2] }
-        }
+        5 => LayerKind::Dropout { probability: 0.25 },
         9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
         9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
         10 if step.flag => LayerKind::GlobalAvgPool,

@@ -1,7 +1,7 @@
 //! A network's results and gradients, derived from its layers by the chain rule.
 
 use crate::symbolic::terms::{TermId, Terms};
-use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
+use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, Window};
 use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};
 use plimsoll_ir::{LayerId, Optimizer};
 use std::collections::HashMap;
@@ -10,8 +10,6 @@ pub struct Reference<'a> {
     network: &'a Network,
     batch: u64,
     train: bool,
-    /// Dropped layers.
-    dropped: &'a [LayerId],
     values: Vec<TermId>,
     /// Cell state of each step of a memory; `dcells` holds its gradient from the next step.
     cells: HashMap<usize, TermId>,
@@ -23,28 +21,12 @@ pub struct Reference<'a> {
 
 impl<'a> Reference<'a> {
     /// Computes the forward pass.
-    pub fn new(
-        terms: &mut Terms,
-        network: &'a Network,
-        batch: u64,
-        train: bool,
-        dropped: &'a [LayerId],
-    ) -> Reference<'a> {
+    pub fn new(terms: &mut Terms, network: &'a Network, batch: u64, train: bool) -> Reference<'a> {
         let (gradients, states) = (HashMap::new(), HashMap::new());
         let (cells, dcells) = (HashMap::new(), HashMap::new());
         let values = Vec::new();
-        let mut it = Reference {
-            network,
-            batch,
-            train,
-            dropped,
-            values,
-            cells,
-            dcells,
-            gradients,
-            states,
-            metrics: 0,
-        };
+        let mut it =
+            Reference { network, batch, train, values, cells, dcells, gradients, states, metrics: 0 };
         for (index, layer) in network.layers.iter().enumerate() {
             let value = it.forward(terms, index, layer);
             it.values.push(value);
@@ -86,10 +68,8 @@ impl<'a> Reference<'a> {
         if !self.train {
             return Some(terms.atom(otherwise));
         }
-        let gradient = self.gradient(name).unwrap_or_else(|| {
-            assert!(!self.dropped.is_empty(), "{name}: every parameter has a gradient");
-            terms.atom("nothing")
-        });
+        let gradient =
+            self.gradient(name).unwrap_or_else(|| panic!("{name}: every parameter has a gradient"));
         let states: &[&str] = match optimizer {
             Optimizer::Sgd => &["momentum"],
             Optimizer::Adamw => &["first moment", "second moment"],
@@ -149,14 +129,11 @@ impl<'a> Reference<'a> {
                 terms.apply(&format!("mean {:?}", self.pool(layer)), &[x])
             }
             LayerKind::Dropout { .. } if !self.train => x,
-            LayerKind::Dropout { probability, unit } => {
-                let (hyper, run) = (terms.atom("hyper"), self.run(layer, unit));
-                terms.apply(&format!("dropout {probability} {index} {run}"), &[hyper, x])
+            LayerKind::Dropout { probability } => {
+                let hyper = terms.atom("hyper");
+                terms.apply(&format!("dropout {probability} {index}"), &[hyper, x])
             }
-            LayerKind::Add => {
-                let left = layer.inputs.iter().zip(&inputs).filter(|(id, _)| !self.dropped.contains(id));
-                left.map(|(_, value)| *value).reduce(|a, b| terms.sum(a, b)).expect("a term is left")
-            }
+            LayerKind::Add => terms.sum(x, inputs[1]),
             LayerKind::Multiply => terms.apply("product", &inputs),
             LayerKind::Concat { along } => self.concatenate(terms, layer, along, &inputs),
             LayerKind::Lrn { size, alpha, beta, bias } => {
@@ -217,12 +194,6 @@ impl<'a> Reference<'a> {
     pub fn differentiate(&mut self, terms: &mut Terms) {
         let mut sums: Vec<Option<TermId>> = vec![None; self.network.layers.len()];
         for (index, layer) in self.network.layers.iter().enumerate().skip(1).rev() {
-            if sums[index].is_none()
-                && !self.dropped.is_empty()
-                && layer.kind != LayerKind::SoftmaxCrossEntropy
-            {
-                continue;
-            }
             for (input, gradient) in self.backward(terms, index, layer, sums[index]) {
                 let sum = &mut sums[input];
                 *sum = Some(sum.map_or(gradient, |before| terms.sum(before, gradient)));
@@ -277,17 +248,14 @@ impl<'a> Reference<'a> {
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean dx {:?}", self.pool(layer)), &[dy])
             }
-            LayerKind::Dropout { probability, unit } => {
-                let (hyper, run) = (terms.atom("hyper"), self.run(layer, unit));
-                terms.apply(&format!("dropout dx {probability} {index} {run}"), &[hyper, dy])
+            LayerKind::Dropout { probability } => {
+                let hyper = terms.atom("hyper");
+                terms.apply(&format!("dropout dx {probability} {index}"), &[hyper, dy])
             }
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn dx {size} {alpha} {beta} {bias}"), &[x, dy])
             }
-            LayerKind::Add => {
-                let left = layer.inputs.iter().filter(|i| !self.dropped.contains(i));
-                return left.map(|i| (i.index(), dy)).collect();
-            }
+            LayerKind::Add => return layer.inputs.iter().map(|i| (i.index(), dy)).collect(),
             LayerKind::Multiply => {
                 let factor = layer.inputs[1].index();
                 let dx = terms.apply("product", &[dy, self.values[factor]]);
@@ -402,14 +370,6 @@ impl<'a> Reference<'a> {
     fn part(&self, id: LayerId, along: Axis) -> u64 {
         let shape = self.network.layer(id).output;
         if along == Axis::Rows { shape.elements() } else { u64::from(shape.channels) }
-    }
-
-    /// Returns the number of elements that a dropout drops at once.
-    fn run(&self, layer: &Layer, unit: DropUnit) -> u64 {
-        match unit {
-            DropUnit::Element => 1,
-            DropUnit::Batch => layer.output.elements() * self.batch,
-        }
     }
 
     /// Returns the number of elements of a bias.

@@ -2,8 +2,7 @@
 
 use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::program::{
-    After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
-    RowShape,
+    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
 };
 
 /// Returns a small call of each kind, with every optional operand.
@@ -27,14 +26,13 @@ pub fn every_call() -> Vec<Call> {
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
     // With every optional operand.
-    let branch = Some(Branch { probability: 0.5, stream: 1 });
     let then = After { add: true, relu: Some(FusedRelu { ceiling, mask: true }) };
     vec![
         Call::ConvForward { shape: conv },
         Call::ConvBackwardFilter { shape: conv, accumulate },
         Call::ConvBackwardData { shape: conv, accumulate },
         Call::BatchNormForward { shape: rows, epsilon, then },
-        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1, branch },
+        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
         Call::BatchNormInference { shape: rows, epsilon },
         Call::BatchNormBackward { shape: rows, then, accumulate },
         Call::LayerNormForward { shape: rows, epsilon },
@@ -52,8 +50,8 @@ pub fn every_call() -> Vec<Call> {
         Call::MaxPoolBackward { shape: pool, accumulate },
         Call::AvgPoolForward { shape: pool },
         Call::AvgPoolBackward { shape: pool, accumulate },
-        Call::DropoutForward { elements, probability: 0.5, stream: 1, run: 1 },
-        Call::DropoutBackward { elements, probability: 0.5, stream: 1, run: 1, accumulate },
+        Call::DropoutForward { elements, probability: 0.5, stream: 1 },
+        Call::DropoutBackward { elements, probability: 0.5, stream: 1, accumulate },
         Call::BiasForward { shape: rows },
         Call::BiasBackward { shape: rows, accumulate },
         Call::EmbeddingForward { shape: table },
@@ -71,7 +69,7 @@ pub fn every_call() -> Vec<Call> {
         Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
         Call::SoftmaxCrossEntropyForward { shape: rows },
         Call::SoftmaxCrossEntropyBackward { shape: rows },
-        Call::Sgd { elements, decay: true, idle: false },
-        Call::Adamw { elements, idle: false },
+        Call::Sgd { elements, decay: true },
+        Call::Adamw { elements },
     ]
 }
