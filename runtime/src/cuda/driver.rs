@@ -6,12 +6,14 @@
 //!
 //! Deliberately does not use the default stream for itself, or the bindings' own loader and wrappers (see `table.rs`).
 
-use super::error::{Capability, CudaError, Refusal, advice, code};
+use super::error::{Capability, Refusal};
 use super::presence::{DRIVER, Search};
 use super::table::DriverFunctions;
+use crate::error::Error;
 use cudarc::driver::sys::{
     CUctx_st, CUdevice, CUdevice_attribute, CUevent_flags_enum, CUevent_record_flags_enum, CUevent_st,
     CUfunc_st, CUgraph_st, CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
+    cudaError_enum as Of,
 };
 use memmap2::MmapMut;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -63,29 +65,34 @@ pub struct GpuFacts {
 
 impl Driver {
     /// Loads and starts the driver; an error if it sees no device.
-    pub(super) fn start(search: &Search) -> Result<Driver, CudaError> {
+    pub(super) fn start(search: &Search) -> Result<Driver, Error> {
         let found = search.load(&DRIVER)?;
         let functions = DriverFunctions::of(&found, &DRIVER)?;
         let driver = Driver { functions, path: found.leak() };
         // SAFETY: `cuInit` may be called at any time, and more than once.
         let started = driver.check("cuInit", unsafe { (driver.functions.cuInit)(0) });
-        let no_device = |refusal: &Refusal| [code::NO_DEVICE, code::INVALID_DEVICE].contains(&refusal.code);
+        let no_device = |refusal: &Refusal| {
+            refusal.is(Of::CUDA_ERROR_NO_DEVICE) || refusal.is(Of::CUDA_ERROR_INVALID_DEVICE)
+        };
         match started {
-            Ok(()) => {}
-            Err(refusal) if no_device(&refusal) => return Err(driver.no_device()),
-            Err(refusal) => {
-                let what_to_do = advice(refusal.code);
-                return Err(CudaError::Start { path: driver.path, refusal, what_to_do });
-            }
-        }
-        if driver.devices()? == 0 { Err(driver.no_device()) } else { Ok(driver) }
-    }
-
-    /// Error for a machine without any device.
-    fn no_device(&self) -> CudaError {
-        match std::env::var_os("CUDA_VISIBLE_DEVICES") {
-            Some(value) => CudaError::Visible { value: value.to_string_lossy().into_owned() },
-            None => CudaError::NoDevice { path: self.path.clone() },
+            Ok(()) if driver.devices()? > 0 => Ok(driver),
+            Err(refusal) if !no_device(&refusal) => Err(Error::device(format!(
+                "the driver `{}` does not start: {refusal}; {}",
+                driver.path.display(),
+                refusal.advice()
+            ))),
+            _ => Err(Error::device(match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+                Some(value) => format!(
+                    "CUDA_VISIBLE_DEVICES is `{}`, which leaves no device to see; unset it, or name devices that \
+                     `nvidia-smi -L` lists, such as CUDA_VISIBLE_DEVICES=0",
+                    value.display()
+                ),
+                None => format!(
+                    "the driver `{}` sees no CUDA device; `nvidia-smi -L` lists those of the machine, and a container must be \
+                     given them",
+                    driver.path.display()
+                ),
+            })),
         }
     }
 
@@ -112,10 +119,14 @@ impl Driver {
         Ok(u32::try_from(count).unwrap_or_default())
     }
 
-    fn device(&self, ordinal: u32) -> Result<CUdevice, CudaError> {
+    fn device(&self, ordinal: u32) -> Result<CUdevice, Error> {
         let devices = self.devices()?;
         if ordinal >= devices {
-            return Err(CudaError::Ordinal { ordinal, devices });
+            let range = match devices {
+                1 => "the only one is cuda:0".to_owned(),
+                n => format!("they are cuda:0 to cuda:{}", n - 1),
+            };
+            return Err(Error::device(format!("there is no device cuda:{ordinal}: {range}")));
         }
         let mut device: CUdevice = 0;
         // SAFETY: the call writes one device; the ordinal is one that there is.
@@ -125,7 +136,7 @@ impl Driver {
     }
 
     /// Facts about a device, found without using it.
-    pub(super) fn facts(&self, ordinal: u32) -> Result<GpuFacts, CudaError> {
+    pub(super) fn facts(&self, ordinal: u32) -> Result<GpuFacts, Error> {
         let device = self.device(ordinal)?;
         let mut text = [0 as c_char; 256];
         // SAFETY: the call writes at most as many bytes as its length argument says, the last a zero.
@@ -193,14 +204,13 @@ pub(super) struct Context {
 
 impl Context {
     /// Retains a device's primary context and makes it this thread's.
-    pub(super) fn retain(driver: Driver, ordinal: u32) -> Result<Arc<Context>, CudaError> {
+    pub(super) fn retain(driver: Driver, ordinal: u32) -> Result<Arc<Context>, Error> {
         let device = driver.device(ordinal)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle.
         let status = unsafe { (driver.functions.cuDevicePrimaryCtxRetain)(&mut raw, device) };
         driver.check("cuDevicePrimaryCtxRetain", status).map_err(|refusal| {
-            let what_to_do = advice(refusal.code);
-            CudaError::Device { ordinal, refusal, what_to_do }
+            Error::device(format!("cuda:{ordinal} cannot be used: {refusal}; {}", refusal.advice()))
         })?;
         let context = Context { driver, device, raw: Handle(raw) };
         context.enter()?;
@@ -327,7 +337,7 @@ impl Event {
     pub(super) fn has_happened(&self) -> Result<bool, Refusal> {
         // SAFETY: the event lives.
         let status = unsafe { (self.context.functions().cuEventQuery)(self.raw.0) };
-        if status == code::NOT_READY {
+        if status == Of::CUDA_ERROR_NOT_READY as u32 {
             return Ok(false);
         }
         self.context.check("cuEventQuery", status).map(|()| true)

@@ -33,16 +33,17 @@ mod updates;
 
 pub use compile::{KernelCode, user_cache};
 pub use driver::GpuFacts;
-pub use error::{Capability, CudaError, Instead, Refusal};
+pub use error::{Capability, Refusal};
 pub use libraries::{Found, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
 
 use crate::device::{
-    Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout,
-    Room, Transfer, in_range,
+    Begun, Beside, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Transfer, in_range,
 };
+use crate::error::Error;
 use beside::Way;
 use compile::Compiler;
 use driver::{Context, CudaStream, Driver, Event, Function, Module};
@@ -140,7 +141,7 @@ struct Now {
     timed: bool,
     /// Events recorded by a timed iteration.
     recorded: Vec<EventId>,
-    failure: Option<DeviceError>,
+    failure: Option<Error>,
     /// `true` if its profiler range is open.
     in_range: bool,
     /// Times by event, after a timed iteration.
@@ -151,7 +152,7 @@ struct Now {
 
 impl CudaDevice {
     /// Finds the libraries, retains the device and compiles the kernels for it. Allocates nothing yet.
-    pub fn open(options: &CudaOptions) -> Result<CudaDevice, CudaError> {
+    pub fn open(options: &CudaOptions) -> Result<CudaDevice, Error> {
         let search = Search::new(&options.libraries);
         let driver = Driver::start(&search)?;
         let gpu = driver.facts(options.ordinal)?;
@@ -187,26 +188,21 @@ impl CudaDevice {
 
     /// Opens a second device on the same GPU, with separate memory, streams and graphs and with shared kernels and
     /// libraries.
-    pub fn another(&self) -> Result<CudaDevice, CudaError> {
+    pub fn another(&self) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
     }
 
     /// Returns this device with graphs off, so that completed results can be read, and inputs written, before an iteration
     /// ends. For this it allocates some mebibytes of pinned memory in addition.
-    pub fn without_graphs(mut self) -> Result<CudaDevice, DeviceError> {
+    pub fn without_graphs(mut self) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         self.iterations = Iterations::new(false);
         self.way = Some(Way::new(&self.gpu.context, self.node)?);
         Ok(self)
     }
 
-    fn on(
-        gpu: Arc<Gpu>,
-        facts: DeviceFacts,
-        node: Option<u32>,
-        graphs: bool,
-    ) -> Result<CudaDevice, CudaError> {
+    fn on(gpu: Arc<Gpu>, facts: DeviceFacts, node: Option<u32>, graphs: bool) -> Result<CudaDevice, Error> {
         Ok(CudaDevice {
             facts,
             node,
@@ -236,7 +232,7 @@ impl CudaDevice {
     }
 
     /// Free device memory. Before [`Device::allocate`] this device itself holds only contexts, kernels and libraries.
-    pub fn free_memory(&self) -> Result<Bytes, DeviceError> {
+    pub fn free_memory(&self) -> Result<Bytes, Error> {
         self.gpu.context.enter()?;
         Ok(Bytes(self.gpu.context.free_memory()?))
     }
@@ -247,7 +243,7 @@ impl CudaDevice {
     }
 
     /// Runs `act` unless the iteration has failed, and keeps its failure.
-    fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, DeviceError>) -> Option<T> {
+    fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, Error>) -> Option<T> {
         if self.now.failure.is_some() {
             return None;
         }
@@ -290,7 +286,7 @@ impl CudaDevice {
     }
 
     /// Enqueues a call by its alternative. Updates of parameters are held back as long as more may follow.
-    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+    fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
         if let Some(update) = Update::of(launch) {
             let joined = self.now.update.and_then(|held| held.joined(&update));
             if joined.is_none() {
@@ -308,7 +304,7 @@ impl CudaDevice {
     }
 
     /// Enqueues the update that is held back, if any.
-    fn launch_update(&mut self) -> Result<(), DeviceError> {
+    fn launch_update(&mut self) -> Result<(), Error> {
         let Some(update) = self.now.update.take() else { return Ok(()) };
         let call = update.call();
         self.launch_grids(&kernels::grids(&call, self.float()), &call, update.offsets(), Bytes::ZERO)
@@ -321,14 +317,14 @@ impl CudaDevice {
         call: &Call,
         offsets: &[Bytes],
         workspace: Bytes,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), Error> {
         let CudaDevice { gpu, functions, memory, streams, .. } = self;
         let place = Place { memory, offsets, workspace };
         launch_grids(&gpu.module, functions, streams.compute(), grids, call, &place)
     }
 
     /// Enqueues a library's part of a call, by its alternative; returns `true` if there is one.
-    fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
+    fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, Error> {
         let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
         addresses.clear();
         addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
@@ -361,7 +357,7 @@ impl CudaDevice {
     }
 
     /// Waits for the compute stream, which is behind the others, and reads the times of the iteration's events.
-    fn finish(&mut self) -> Result<(), DeviceError> {
+    fn finish(&mut self) -> Result<(), Error> {
         self.streams.compute().synchronise()?;
         if self.now.timed {
             for event in &self.now.recorded {
@@ -409,7 +405,7 @@ fn launch_grids(
     grids: &[Grid],
     call: &Call,
     place: &Place<'_>,
-) -> Result<(), DeviceError> {
+) -> Result<(), Error> {
     for grid in grids {
         let function = match functions.get(grid.kernel) {
             Some(function) => *function,
@@ -441,30 +437,32 @@ impl GpuFacts {
 }
 
 /// Precision of products on a card: as requested, or PyTorch's default.
-fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
+fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, Error> {
     let has_tf32 = gpu.has_tf32();
     match options.precision {
         None => Ok(Precision::usual(has_tf32)),
         // Tensor cores gained bf16 together with TF32.
-        Some(precision) if precision != Precision::F32 && !has_tf32 => {
-            Err(CudaError::Precision { device: gpu.name.clone(), capability: gpu.capability, precision })
-        }
+        Some(precision) if precision != Precision::F32 && !has_tf32 => Err(Error::device(format!(
+            "{} has compute capability {}, and no tensor cores for {precision}, which came with 8.0; compute in f32, as \
+                 is the default there",
+            gpu.name, gpu.capability
+        ))),
         Some(precision) => Ok(precision),
     }
 }
 
 /// A refused launch; the cause may be an earlier failure.
-fn refused(what: &str, refusal: &Refusal) -> DeviceError {
+fn refused(what: &str, refusal: &Refusal) -> Error {
     error::refused(refusal, format!("{refusal}, launching `{what}`"))
 }
 
 /// A refusal by a library. Libraries load kernels at first use, and say little of why that fails.
-fn failed(what: &str, refusal: &Refusal) -> DeviceError {
+fn failed(what: &str, refusal: &Refusal) -> Error {
     let why = match libraries::broken_installation(refusal.code) {
         Some(_) => refusal.to_string(),
         None => format!("{refusal}; if the device is nearly full, lower the budget"),
     };
-    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why }
+    Error::failed(Stream::Compute, what, why)
 }
 
 impl Drop for CudaDevice {
@@ -495,7 +493,7 @@ impl Device for CudaDevice {
         self.gpu.libraries.alternatives(call)
     }
 
-    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
+    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), Error> {
         self.gpu.context.enter()?;
         self.quiesce();
         self.iterations.forget();
@@ -508,7 +506,7 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+    fn reserve(&mut self, room: Room) -> Result<(), Error> {
         self.gpu.context.enter()?;
         let events = room.events as usize;
         while self.plain.len() < events {
@@ -604,7 +602,7 @@ impl Device for CudaDevice {
         }
     }
 
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
+    fn synchronise(&mut self) -> Result<(), Error> {
         let entered = self.gpu.context.enter();
         self.end_iteration();
         self.attempt(|device| {
@@ -623,7 +621,7 @@ impl Device for CudaDevice {
         Seconds(self.now.seconds[event.0 as usize])
     }
 
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         if data.is_empty() {
             return Ok(());
@@ -636,7 +634,7 @@ impl Device for CudaDevice {
         Ok(stream.synchronise()?)
     }
 
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         if data.is_empty() {
             return Ok(());
@@ -650,7 +648,7 @@ impl Device for CudaDevice {
 
     /// An event inside a graph cannot be queried while the graph runs; so this waits for the end of an iteration that may
     /// be a graph.
-    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, Error> {
         if self.way.is_none() || self.now.failure.is_some() {
             self.synchronise()?;
             return self.read(offset, data).map(|()| true);
@@ -672,7 +670,7 @@ impl Device for CudaDevice {
         if self.nccl.is_some() { Some(self) } else { None }
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error> {
         in_range(offset, bytes, self.memory.layout().on_host())?;
         if bytes == Bytes::ZERO {
             return Ok(&mut []);

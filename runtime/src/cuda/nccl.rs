@@ -9,10 +9,11 @@
 
 use super::CudaDevice;
 use super::driver::{Context, CudaStream, Event, Handle};
-use super::error::{CudaError, Refusal};
+use super::error::Refusal;
 use super::presence::{NCCL, Search};
 use super::table::NcclFunctions;
-use crate::device::{Collective, DeviceError, in_range};
+use crate::device::{Collective, in_range};
+use crate::error::{Error, Kind};
 use cudarc::nccl::sys::{
     ncclComm, ncclConfig_v21700, ncclDataType_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
 };
@@ -60,21 +61,17 @@ enum State {
 }
 
 /// NCCL's file and version, or why it is missing.
-pub(super) fn look(search: &Search) -> Result<(PathBuf, String), CudaError> {
+pub(super) fn look(search: &Search) -> Result<(PathBuf, String), Error> {
     let (functions, path) = find(search)?;
     let mut version = 0;
     // SAFETY: the call writes one number.
     let status = unsafe { (functions.ncclGetVersion)(&mut version) };
-    let what_to_do = NCCL.what_to_do;
-    check(&functions, None, "ncclGetVersion", status).map_err(|refusal| CudaError::Library {
-        path: path.clone(),
-        refusal,
-        what_to_do,
-    })?;
+    check(&functions, None, "ncclGetVersion", status)
+        .map_err(|refusal| refusal.at_start(&path, NCCL.what_to_do))?;
     Ok((path, format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)))
 }
 
-fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), CudaError> {
+fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), Error> {
     let found = search.load(&NCCL)?;
     Ok((NcclFunctions::of(&found, &NCCL)?, found.leak()))
 }
@@ -104,7 +101,7 @@ fn check(
 }
 
 /// Meaning of NCCL's refusal, and a remedy.
-fn refused(refusal: &Refusal) -> DeviceError {
+fn refused(refusal: &Refusal) -> Error {
     let is = |status: ncclResult_t| refusal.code == status as u32;
     let what_to_do = if is(ncclResult_t::ncclInvalidUsage) {
         "each worker needs a GPU of its own; NCCL_DEBUG=INFO has NCCL say more"
@@ -115,12 +112,12 @@ fn refused(refusal: &Refusal) -> DeviceError {
     } else {
         "NCCL_DEBUG=INFO has NCCL say more"
     };
-    DeviceError::NotTogether { why: refusal.to_string(), what_to_do }
+    Error::new(Kind::NotTogether, format!("the workers' GPUs do not sum together: {refusal}; {what_to_do}"))
 }
 
 impl Nccl {
     /// Finds the library.
-    fn start(search: &Search, context: &Arc<Context>) -> Result<Nccl, CudaError> {
+    fn start(search: &Search, context: &Arc<Context>) -> Result<Nccl, Error> {
         let (functions, _) = find(search)?;
         Ok(Nccl {
             functions,
@@ -133,12 +130,12 @@ impl Nccl {
         })
     }
 
-    fn check(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+    fn check(&self, call: &'static str, status: u32) -> Result<(), Error> {
         check(&self.functions, self.communicator, call, status).map_err(|refusal| refused(&refusal))
     }
 
     /// Checks the status of a call that may go on in the background.
-    fn begun(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+    fn begun(&self, call: &'static str, status: u32) -> Result<(), Error> {
         if status == ncclResult_t::ncclInProgress as u32 { Ok(()) } else { self.check(call, status) }
     }
 
@@ -146,7 +143,7 @@ impl Nccl {
         self.communicator.expect("the workers have joined").0
     }
 
-    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), Error> {
         self.abandon();
         let mut id = ncclUniqueId { internal: [0; ID] };
         let bytes = invitation.iter().flat_map(|word| word.to_le_bytes());
@@ -173,7 +170,7 @@ impl Nccl {
     }
 
     /// Returns `true` if the communicator accepts more.
-    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+    fn is_ready(&mut self) -> Result<bool, Error> {
         let mut state = ncclResult_t::ncclSuccess as u32;
         // SAFETY: the communicator lives; the call writes one status.
         let status = unsafe { (self.functions.ncclCommGetAsyncError)(self.raw(), (&raw mut state).cast()) };
@@ -184,7 +181,7 @@ impl Nccl {
         self.check("ncclCommGetAsyncError", state).map(|()| true)
     }
 
-    fn is_done(&mut self) -> Result<bool, DeviceError> {
+    fn is_done(&mut self) -> Result<bool, Error> {
         // Even if all is on the stream: failures there, of other workers or on the way, are reported here.
         if self.communicator.is_some() && !self.is_ready()? {
             return Ok(false);
@@ -200,7 +197,7 @@ impl Nccl {
     }
 
     /// The operation that multiplies a worker's own numbers by this factor, and adds.
-    fn times(&mut self, factor: f32) -> Result<u32, DeviceError> {
+    fn times(&mut self, factor: f32) -> Result<u32, Error> {
         if let Some((_, operation)) = self.operation.filter(|(bits, _)| *bits == factor.to_bits()) {
             return Ok(operation);
         }
@@ -230,7 +227,7 @@ impl Nccl {
     /// # Safety
     /// Each address has this many f32 numbers, in memory that lives until the sums are done or abandoned, and nothing else
     /// touches them until then.
-    unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), DeviceError> {
+    unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), Error> {
         let operation = self.times(factor)?;
         let (float, stream, communicator) =
             (ncclDataType_t::ncclFloat32, self.stream.raw().cast(), self.raw());
@@ -292,20 +289,20 @@ impl CudaDevice {
     /// # Errors
     ///
     /// NCCL is missing, or too old.
-    pub fn with_nccl(mut self, libraries: &[PathBuf]) -> Result<CudaDevice, CudaError> {
+    pub fn with_nccl(mut self, libraries: &[PathBuf]) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         self.nccl = Some(Nccl::start(&Search::new(libraries), &self.gpu.context)?);
         Ok(self)
     }
 
-    fn nccl(&mut self) -> Result<&mut Nccl, DeviceError> {
+    fn nccl(&mut self) -> Result<&mut Nccl, Error> {
         self.gpu.context.enter()?;
         Ok(self.nccl.as_mut().expect("who has none is asked for none"))
     }
 }
 
 impl Collective for CudaDevice {
-    fn invite(&mut self) -> Result<Vec<u32>, DeviceError> {
+    fn invite(&mut self) -> Result<Vec<u32>, Error> {
         let nccl = self.nccl()?;
         let mut id = ncclUniqueId { internal: [0; ID] };
         // SAFETY: the call writes one id.
@@ -315,15 +312,15 @@ impl Collective for CudaDevice {
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
     }
 
-    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), Error> {
         self.nccl()?.join(invitation, rank, workers)
     }
 
-    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+    fn is_ready(&mut self) -> Result<bool, Error> {
         self.nccl()?.is_ready()
     }
 
-    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), DeviceError> {
+    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), Error> {
         for (offset, numbers) in ranges {
             in_range(*offset, Bytes(4 * numbers), self.memory.layout().device())?;
         }
@@ -334,7 +331,7 @@ impl Collective for CudaDevice {
         unsafe { self.nccl()?.sum(&places, factor) }
     }
 
-    fn is_done(&mut self) -> Result<bool, DeviceError> {
+    fn is_done(&mut self) -> Result<bool, Error> {
         self.nccl()?.is_done()
     }
 

@@ -4,11 +4,11 @@
 
 use super::compile::Compiler;
 use super::driver::{Driver, GpuFacts};
-use super::error::CudaError;
 use super::health::Management;
 use super::libraries::{self, Found};
 use super::nccl;
 use super::presence::Search;
+use crate::error::Error;
 use plimsoll_ir::health::Health;
 use std::path::PathBuf;
 
@@ -20,19 +20,19 @@ pub struct Survey {
     /// Version of CUDA that the driver supports.
     pub version: (u32, u32),
     /// The driver's own version from NVML, such as `580.65.06`, or why it is unknown.
-    pub driver_version: Result<String, CudaError>,
+    pub driver_version: Result<String, Error>,
     /// The devices in the driver's order, and the present health of each, as far as NVML reports it.
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why it is missing.
-    pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
+    pub compiler: Result<(PathBuf, (u32, u32)), Error>,
     /// cuBLAS and cuDNN.
     pub libraries: Found,
     /// NCCL's file and version, or why it is missing; only sums by NCCL need it.
-    pub nccl: Result<(PathBuf, String), CudaError>,
+    pub nccl: Result<(PathBuf, String), Error>,
 }
 
 /// Surveys the installation without using a device.
-pub fn survey() -> Result<Survey, CudaError> {
+pub fn survey() -> Result<Survey, Error> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
     let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
@@ -62,6 +62,6 @@ pub fn survey() -> Result<Survey, CudaError> {
 }
 
 /// Number of devices that this process sees.
-pub fn visible() -> Result<u32, CudaError> {
+pub fn visible() -> Result<u32, Error> {
     Ok(Driver::start(&Search::new(&[]))?.devices()?)
 }

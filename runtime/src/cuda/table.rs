@@ -5,8 +5,8 @@
 //! driver's unknown statuses as an enum. Here a missing function is an error before the first call, and a status is a
 //! number.
 
-use super::error::CudaError;
 use super::presence::{Found, Wanted};
+use crate::error::Error;
 
 /// Defines a table. Its functions return a status, 0 for success; those under `plain` return other values. The bindings'
 /// name of a function, if different, stands after `as`; functions without bindings of the same type stand under `unbound`
@@ -37,7 +37,7 @@ macro_rules! functions {
             ];
 
             /// Loads all functions, by name.
-            pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, CudaError> {
+            pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, Error> {
                 let address = |name| found.symbol(name, wanted);
                 Ok(Self {
                     $(

@@ -7,10 +7,11 @@
 //! each pass is one product.
 
 use super::super::driver::{Context, CudaStream, Handle};
-use super::super::error::{Capability, CudaError, Refusal};
+use super::super::error::{Capability, Refusal};
 use super::super::presence::{CUBLAS, CUBLAS_12, Search};
 use super::super::table::CublasFunctions;
 use super::{Arithmetic, Operands, Pass, int, ints};
+use crate::error::Error;
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasMath_t, cublasOperation_t, cudaDataType_t,
 };
@@ -110,14 +111,14 @@ pub(super) struct Batch {
 }
 
 /// Finds cuBLAS without using a device.
-fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), CudaError> {
+fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), Error> {
     let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
     let found = search.load(&wanted)?;
     Ok((CublasFunctions::of(&found, &wanted)?, found.leak()))
 }
 
 /// cuBLAS's file, or why it is missing.
-pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, CudaError> {
+pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, Error> {
     find(search, driver).map(|(_, path)| path)
 }
 
@@ -128,7 +129,7 @@ impl Cublas {
         context: &Arc<Context>,
         driver: (u32, u32),
         capability: Capability,
-    ) -> Result<Cublas, CudaError> {
+    ) -> Result<Cublas, Error> {
         let (functions, path) = find(search, driver)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
@@ -136,15 +137,11 @@ impl Cublas {
         let most = if capability.major >= 9 { HOPPER } else { BEFORE };
         let (handle, context) = (Handle(raw), Arc::clone(context));
         let cublas = Cublas { functions, path, handle, context, most };
-        match cublas.check("cublasCreate", status).and_then(|()| cublas.sum_in_f32()) {
-            Ok(()) => Ok(cublas),
-            Err(refusal) => Err(CudaError::Library {
-                path: cublas.path.clone(),
-                refusal,
-                what_to_do: "most likely it is for a later version of CUDA than the driver: install that for it, or free \
-                             memory on the device",
-            }),
-        }
+        let what_to_do = "most likely it is for a later version of CUDA than the driver: install that for it, or free memory \
+                          on the device";
+        let started = cublas.check("cublasCreate", status).and_then(|()| cublas.sum_in_f32());
+        started.map_err(|refusal| refusal.at_start(&cublas.path, what_to_do))?;
+        Ok(cublas)
     }
 
     /// Rounds bf16 results once: by default a product split along its sums may add its parts in bf16.

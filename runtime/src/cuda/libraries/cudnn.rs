@@ -10,10 +10,11 @@
 //! fast and deterministic algorithms first, and the profiler measures which is best.
 
 use super::super::driver::{Context, CudaStream, Handle};
-use super::super::error::{CudaError, Refusal};
+use super::super::error::Refusal;
 use super::super::presence::{CUDNN, Search};
 use super::super::table::CudnnFunctions;
 use super::{Arithmetic, Operands, Pass, int, ints};
+use crate::error::Error;
 use cudarc::cudnn::sys::{
     cudnnContext, cudnnConvolutionBwdDataAlgo_t as Data, cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgo_t as Filter, cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -257,13 +258,13 @@ pub(in crate::cuda) fn broken_installation(code: u32) -> Option<&'static str> {
 }
 
 /// Finds cuDNN without using a device.
-fn find(search: &Search) -> Result<Library, CudaError> {
+fn find(search: &Search) -> Result<Library, Error> {
     let found = search.load(&CUDNN)?;
     Ok(Library { functions: CudnnFunctions::of(&found, &CUDNN)?, path: found.leak() })
 }
 
 /// cuDNN's file and version, or why it is missing.
-pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), CudaError> {
+pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), Error> {
     find(search).map(|library| (library.path.clone(), library.version()))
 }
 
@@ -380,22 +381,20 @@ impl Library {
 
 impl Cudnn {
     /// Finds cuDNN and creates its handle, which allocates device memory.
-    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
+    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, Error> {
         let library = Arc::new(find(search)?);
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
         let status = unsafe { (library.functions.cudnnCreate)(&mut raw) };
         let cudnn = Cudnn { library, handle: Handle(raw), context: Arc::clone(context) };
-        match cudnn.library.check("cudnnCreate", status) {
-            Ok(()) => Ok(cudnn),
-            Err(refusal) => {
-                let what_to_do = broken_installation(refusal.code).unwrap_or(
-                    "most likely it is for another version of CUDA than the driver: install that for it \
-                     (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
-                );
-                Err(CudaError::Library { path: cudnn.library.path.clone(), refusal, what_to_do })
-            }
-        }
+        cudnn.library.check("cudnnCreate", status).map_err(|refusal| {
+            let what_to_do = broken_installation(refusal.code).unwrap_or(
+                "most likely it is for another version of CUDA than the driver: install that for it \
+                 (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
+            );
+            refusal.at_start(cudnn.path(), what_to_do)
+        })?;
+        Ok(cudnn)
     }
 
     /// cuDNN's file.

@@ -28,11 +28,11 @@ mod cudnn;
 mod trials;
 
 use super::driver::{Context, CudaStream};
-use super::error::{Capability, CudaError, Refusal};
+use super::error::{Capability, Refusal};
 use super::kernels::attention::Step as AttentionStep;
 use super::kernels::{self, Grid, layout};
 use super::presence::Search;
-use crate::device::DeviceError;
+use crate::error::Error;
 use attention::Attention;
 use columns::{Columns, Step};
 use cublas::{Cublas, Product};
@@ -206,9 +206,9 @@ type Methods = Result<Arc<Vec<Method>>, Refusal>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// cuBLAS's file, or why it is missing.
-    pub cublas: Result<PathBuf, CudaError>,
+    pub cublas: Result<PathBuf, Error>,
     /// cuDNN's file and version, or why it is missing.
-    pub cudnn: Result<(PathBuf, (u32, u32, u32)), CudaError>,
+    pub cudnn: Result<(PathBuf, (u32, u32, u32)), Error>,
 }
 
 /// Finds the libraries without using a device.
@@ -244,7 +244,7 @@ impl Libraries {
         capability: Capability,
         precision: Precision,
         deterministic: bool,
-    ) -> Result<Libraries, CudaError> {
+    ) -> Result<Libraries, Error> {
         // cuDNN uses cuBLAS, and finds the loaded one.
         let cublas = Cublas::start(search, context, driver, capability)?;
         let cudnn = Arc::new(Cudnn::start(search, context)?);
@@ -317,8 +317,8 @@ impl Libraries {
         alternative: u32,
         addresses: &[u64],
         workspace: u64,
-        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
-    ) -> Result<bool, DeviceError> {
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         if alternative > 0 {
             return Ok(false);
         }
@@ -357,8 +357,8 @@ impl Libraries {
         alternative: u32,
         addresses: &[u64],
         workspace: u64,
-        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
-    ) -> Result<bool, DeviceError> {
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         let Some((pass, shape)) = convolution(call) else {
             // SAFETY: passed on to the caller.
             return unsafe { self.enqueue_other(stream, call, alternative, addresses, workspace, launch) };
@@ -366,11 +366,8 @@ impl Libraries {
         let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
         let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         let mut state = self.state();
-        let methods = self.methods(&mut state, pass, shape).map_err(|refusal| DeviceError::Failed {
-            stream: Stream::Compute,
-            what: call.name().to_owned(),
-            why: refusal.to_string(),
-        })?;
+        let methods = self.methods(&mut state, pass, shape);
+        let methods = methods.map_err(|why| Error::failed(Stream::Compute, call.name(), why))?;
         let (method, float) = (&methods[alternative as usize], self.float());
         if matches!(method, Method::Own) {
             return Ok(false);
