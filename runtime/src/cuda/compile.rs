@@ -11,7 +11,7 @@
 use super::driver::{Context, Module};
 use super::error::{Capability, Refusal};
 use super::presence::{NVRTC, NVRTC_12, Search};
-use super::table::CompilerFunctions;
+use super::table::{CompilerFunctions, call};
 use crate::error::Error;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -69,8 +69,7 @@ impl Compiler {
         let mut compiler = Compiler { functions, path: found.leak(), version: (0, 0) };
         let (mut major, mut minor): (c_int, c_int) = (0, 0);
         // SAFETY: the call writes two numbers.
-        let status = unsafe { (compiler.functions.nvrtcVersion)(&mut major, &mut minor) };
-        compiler.check("nvrtcVersion", status)?;
+        unsafe { call!(compiler, nvrtcVersion(&mut major, &mut minor)) }?;
         compiler.version = (major.unsigned_abs(), minor.unsigned_abs());
         Ok(compiler)
     }
@@ -101,14 +100,10 @@ impl Compiler {
     fn target(&self, device: &str, capability: Capability) -> Result<Target, Error> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
-        self.check("nvrtcGetNumSupportedArchs", unsafe {
-            (self.functions.nvrtcGetNumSupportedArchs)(&mut count)
-        })?;
+        unsafe { call!(self, nvrtcGetNumSupportedArchs(&mut count)) }?;
         let mut known: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or_default()];
         // SAFETY: the call writes as many numbers as it said.
-        self.check("nvrtcGetSupportedArchs", unsafe {
-            (self.functions.nvrtcGetSupportedArchs)(known.as_mut_ptr())
-        })?;
+        unsafe { call!(self, nvrtcGetSupportedArchs(known.as_mut_ptr())) }?;
         let known =
             known.iter().map(|n| n.unsigned_abs()).map(|n| Capability { major: n / 10, minor: n % 10 });
         target(&known.collect::<Vec<_>>(), capability).map_err(|least| {
@@ -127,25 +122,18 @@ impl Compiler {
         let options: Vec<*const c_char> =
             [architecture.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
         let f = &self.functions;
-        let mut program = null_mut();
+        let (mut program, text, file) = (null_mut(), source.as_ptr(), c"plimsoll.cu".as_ptr());
         // SAFETY: texts end with a zero and live until the program is destroyed; the call writes one handle.
-        let status = unsafe {
-            (f.nvrtcCreateProgram)(&mut program, source.as_ptr(), c"plimsoll.cu".as_ptr(), 0, null(), null())
-        };
-        self.check("nvrtcCreateProgram", status)?;
+        unsafe { call!(self, nvrtcCreateProgram(&mut program, text, file, 0, null(), null())) }?;
         // SAFETY: the program was made just now; the count is that of the options.
         let compiled = unsafe { (f.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
-        // SAFETY: in both pairs of calls the first writes a number, the second as many bytes.
+        // SAFETY: in each pair of calls the first writes a number, the second as many bytes.
         let code = unsafe {
             match target {
                 _ if compiled != 0 => {
-                    let log = self.bytes(
-                        program,
-                        "nvrtcGetProgramLog",
-                        f.nvrtcGetProgramLogSize,
-                        f.nvrtcGetProgramLog,
-                    );
-                    let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
+                    let (size, get) = (f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog);
+                    let log = self.bytes(program, "nvrtcGetProgramLog", size, get).unwrap_or_default();
+                    let log = String::from_utf8_lossy(&log);
                     let log = log.trim_end_matches('\0').trim();
                     let gave = format!("nvrtcCompileProgram gave {compiled}");
                     Err(self.not_compiled(if log.is_empty() { &gave } else { log }))

@@ -103,6 +103,23 @@ const KERNEL_FAILED: &str = "a kernel failed and the device's state is lost: sta
                              one; please report it";
 
 impl Refusal {
+    /// Converts the status of a call to a result, with its name and the library's text on it.
+    pub(super) fn check(
+        call: &'static str,
+        code: u32,
+        words: impl FnOnce() -> [Option<String>; 2],
+    ) -> Result<(), Refusal> {
+        if code == 0 {
+            return Ok(());
+        }
+        let or_number = |words: Option<String>| {
+            words.filter(|words| !words.is_empty()).unwrap_or_else(|| format!("status {code}"))
+        };
+        let [name, text] = words().map(or_number);
+        // The functions of later versions have a suffix.
+        Err(Refusal { call: call.trim_end_matches("_v2"), code, name, text })
+    }
+
     /// Returns `true` if the driver returned this status.
     pub(super) fn is(&self, status: Of) -> bool {
         self.code == status as u32

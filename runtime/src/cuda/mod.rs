@@ -371,9 +371,7 @@ impl CudaDevice {
     /// Waits until nothing touches the memory any more, as is the case if the context is lost.
     fn quiesce(&mut self) {
         self.nccl.iter_mut().for_each(Nccl::quiesce);
-        if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
-            tracing::debug!("while the streams come to rest: {refusal}");
-        }
+        driver::given_back(self.gpu.context.enter().and_then(|()| self.streams.synchronise()));
     }
 }
 

@@ -8,17 +8,17 @@
 //! or count NCCL's own allocations outside the pool against the budget.
 
 use super::CudaDevice;
-use super::driver::{Context, CudaStream, Event, Handle};
+use super::driver::{Context, CudaStream, Event, Handle, given_back, words_at};
 use super::error::Refusal;
 use super::presence::{NCCL, Search};
-use super::table::NcclFunctions;
+use super::table::{NcclFunctions, call};
 use crate::device::{Collective, in_range};
 use crate::error::{Error, Kind};
 use cudarc::nccl::sys::{
     ncclComm, ncclConfig_v21700, ncclDataType_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
 };
 use plimsoll_ir::Bytes;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::Arc;
@@ -83,21 +83,12 @@ fn check(
     call: &'static str,
     status: u32,
 ) -> Result<(), Refusal> {
-    if status == ncclResult_t::ncclSuccess as u32 {
-        return Ok(());
-    }
-    let words = |text: *const c_char| {
-        // SAFETY: a text of NCCL ends with a zero, and lives until its next call in this thread.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
-    };
-    // SAFETY: each gives a text or null; without a communicator the text is the last error of the thread.
-    let [name, last] = unsafe {
-        let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
-        [(functions.ncclGetErrorString)(status), (functions.ncclGetLastError)(raw)].map(words)
-    };
-    let name = name.unwrap_or_else(|| format!("status {status}"));
-    let text = last.filter(|text| !text.is_empty()).unwrap_or_else(|| "no words for it".to_owned());
-    Err(Refusal { call, code: status, name, text })
+    let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
+    // SAFETY: each gives a text, which lives until NCCL's next call in this thread, or null; without a communicator the text
+    // is the last error of the thread.
+    Refusal::check(call, status, || unsafe {
+        [words_at((functions.ncclGetErrorString)(status)), words_at((functions.ncclGetLastError)(raw))]
+    })
 }
 
 /// Meaning of NCCL's refusal, and a remedy.
@@ -173,8 +164,7 @@ impl Nccl {
     fn is_ready(&mut self) -> Result<bool, Error> {
         let mut state = ncclResult_t::ncclSuccess as u32;
         // SAFETY: the communicator lives; the call writes one status.
-        let status = unsafe { (self.functions.ncclCommGetAsyncError)(self.raw(), (&raw mut state).cast()) };
-        self.check("ncclCommGetAsyncError", status)?;
+        unsafe { call!(self, ncclCommGetAsyncError(self.raw(), (&raw mut state).cast())) }?;
         if state == ncclResult_t::ncclInProgress as u32 {
             return Ok(false);
         }
@@ -203,21 +193,13 @@ impl Nccl {
         }
         if let Some((_, operation)) = self.operation.take() {
             // SAFETY: the communicator lives, and the calls that used the operation have returned.
-            let status = unsafe { (self.functions.ncclRedOpDestroy)(operation, self.raw()) };
-            self.check("ncclRedOpDestroy", status)?;
+            unsafe { call!(self, ncclRedOpDestroy(operation, self.raw())) }?;
         }
         let mut operation = 0u32;
+        let (to, by) = ((&raw mut operation).cast(), from_ref(&factor).cast_mut().cast());
+        let (float, on_host) = (ncclDataType_t::ncclFloat32, ncclScalarResidence_t::ncclScalarHostImmediate);
         // SAFETY: the communicator lives; the call reads the factor and writes one number.
-        let status = unsafe {
-            (self.functions.ncclRedOpCreatePreMulSum)(
-                (&raw mut operation).cast(),
-                from_ref(&factor).cast_mut().cast(),
-                ncclDataType_t::ncclFloat32,
-                ncclScalarResidence_t::ncclScalarHostImmediate,
-                self.raw(),
-            )
-        };
-        self.check("ncclRedOpCreatePreMulSum", status)?;
+        unsafe { call!(self, ncclRedOpCreatePreMulSum(to, by, float, on_host, self.raw())) }?;
         self.operation = Some((factor.to_bits(), operation));
         Ok(operation)
     }
@@ -232,7 +214,7 @@ impl Nccl {
         let (float, stream, communicator) =
             (ncclDataType_t::ncclFloat32, self.stream.raw().cast(), self.raw());
         // SAFETY: it takes nothing.
-        self.check("ncclGroupStart", unsafe { (self.functions.ncclGroupStart)() })?;
+        unsafe { call!(self, ncclGroupStart()) }?;
         let all = places.iter().try_for_each(|&(address, numbers)| {
             let at = address as *mut std::ffi::c_void;
             // SAFETY: the communicator and the stream live; the rest is passed on to the caller.
@@ -252,14 +234,10 @@ impl Nccl {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, and is not used any more.
             let status = unsafe { (self.functions.ncclCommAbort)(communicator.0) };
-            if let Err(error) = self.begun("ncclCommAbort", status) {
-                tracing::debug!("{error}");
-            }
+            given_back(self.begun("ncclCommAbort", status));
             (self.operation, self.state) = (None, State::Done);
         }
-        if let Err(refusal) = self.context.enter().and_then(|()| self.stream.synchronise()) {
-            tracing::debug!("while the sums come to rest: {refusal}");
-        }
+        given_back(self.context.enter().and_then(|()| self.stream.synchronise()));
     }
 
     /// Waits until no operation touches memory any more; abandons one that may never end.
@@ -276,9 +254,7 @@ impl Drop for Nccl {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, no operation is under way, and it is not used any more.
             let status = unsafe { (self.functions.ncclCommDestroy)(communicator.0) };
-            if let Err(error) = self.begun("ncclCommDestroy", status) {
-                tracing::debug!("{error}");
-            }
+            given_back(self.begun("ncclCommDestroy", status));
         }
     }
 }
@@ -306,8 +282,7 @@ impl Collective for CudaDevice {
         let nccl = self.nccl()?;
         let mut id = ncclUniqueId { internal: [0; ID] };
         // SAFETY: the call writes one id.
-        let status = unsafe { (nccl.functions.ncclGetUniqueId)(&mut id) };
-        nccl.check("ncclGetUniqueId", status)?;
+        unsafe { call!(nccl, ncclGetUniqueId(&mut id)) }?;
         let bytes = id.internal.map(|byte| byte as u8);
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
     }

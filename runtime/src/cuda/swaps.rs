@@ -13,7 +13,7 @@
 //! Deliberately does not decide, look into bytes, or allocate while an iteration is enqueued (events for the time stamps
 //! are made when the first timed iteration starts).
 
-use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory};
+use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory, given_back};
 use super::error::Refusal;
 use super::numa;
 use super::pinned::pinned_memory;
@@ -270,9 +270,7 @@ impl PinnedSlab {
 impl Drop for PinnedSlab {
     fn drop(&mut self) {
         // Copies to it that still run end first.
-        if let Err(refusal) = self.streams.synchronise() {
-            tracing::debug!("before a slab is given back: {refusal}");
-        }
+        given_back(self.streams.synchronise());
     }
 }
 

@@ -75,6 +75,15 @@ macro_rules! functions {
     (@binding $bindings:ident $name:ident $other:ident) => { $bindings::$other };
 }
 
+/// Makes a call of a library and converts its status: `call!(driver, cuInit(0))`. The library has `functions`, and a `check`
+/// of the name of a call and its status.
+macro_rules! call {
+    ($library:expr, $name:ident($($argument:expr),*)) => {
+        $library.check(stringify!($name), ($library.functions.$name)($($argument),*))
+    };
+}
+
+pub(super) use call;
 use cudarc::cublas::sys as cublas;
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasOperation_t, cublasStatus_t, cudaDataType_t,

@@ -9,10 +9,10 @@
 //! alternatives in the same order in the profile, in the plan and in the run. So the order is fixed here, the generally
 //! fast and deterministic algorithms first, and the profiler measures which is best.
 
-use super::super::driver::{Context, CudaStream, Handle};
+use super::super::driver::{Context, CudaStream, Handle, given_back, words, words_at};
 use super::super::error::Refusal;
 use super::super::presence::{CUDNN, Search};
-use super::super::table::CudnnFunctions;
+use super::super::table::{CudnnFunctions, call};
 use super::{Arithmetic, Operands, Pass, int, ints};
 use crate::error::Error;
 use cudarc::cudnn::sys::{
@@ -24,7 +24,7 @@ use cudarc::cudnn::sys::{
 };
 use plimsoll_ir::program::ConvShape;
 use plimsoll_ir::{Bytes, Float};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -124,9 +124,7 @@ impl<T> Drop for Descriptor<T> {
     fn drop(&mut self) {
         // SAFETY: made once by `new`; cuDNN needs descriptors during its calls only.
         let status = unsafe { (self.destroy)(self.raw.0) };
-        if let Err(refusal) = self.cudnn.check("cudnnDestroy...Descriptor", status) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        given_back(self.cudnn.check("cudnnDestroy...Descriptor", status));
     }
 }
 
@@ -277,23 +275,13 @@ impl Library {
 
     /// Converts a status to a result, with cuDNN's message on its last error.
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        if status == 0 {
-            return Ok(());
-        }
-        // SAFETY: it gives a text that lives as long as cuDNN, or null.
-        let name = unsafe { (self.functions.cudnnGetErrorString)(status) };
-        let name = if name.is_null() {
-            format!("status {status}")
-        } else {
-            // SAFETY: as above.
-            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
-        };
-        let mut text = [0 as c_char; 512];
-        // SAFETY: it writes at most as many bytes as its argument says; the field has a zero behind them.
-        unsafe { (self.functions.cudnnGetLastErrorString)(text.as_mut_ptr(), text.len() - 1) };
-        let text = super::super::driver::words(&text);
-        let text = if text.is_empty() { format!("status {status}") } else { text };
-        Err(Refusal { call, code: status, name, text })
+        Refusal::check(call, status, || {
+            let mut text = [0 as c_char; 512];
+            // SAFETY: it writes at most as many bytes as its argument says; the field has a zero behind them.
+            unsafe { (self.functions.cudnnGetLastErrorString)(text.as_mut_ptr(), text.len() - 1) };
+            // SAFETY: it gives a text that lives as long as cuDNN, or null.
+            [unsafe { words_at((self.functions.cudnnGetErrorString)(status)) }, Some(words(&text))]
+        })
     }
 
     /// Descriptors of a convolution's tensors in a layout; `None` if a length exceeds cuDNN's integers.
@@ -333,16 +321,15 @@ impl Library {
         )?;
         let tensors = Tensors { x: tensor()?, w: weights, y: tensor()? };
         for (tensor, [[n, c, h, w], [of_n, of_c, of_h, of_w]]) in [(&tensors.x, of_x), (&tensors.y, of_y)] {
-            let set = f.cudnnSetTensor4dDescriptorEx;
+            let raw = tensor.raw.0;
             // SAFETY: the descriptor was made just now.
-            let status = unsafe { set(tensor.raw.0, float, n, c, h, w, of_n, of_c, of_h, of_w) };
-            self.check("cudnnSetTensor4dDescriptorEx", status)?;
+            unsafe {
+                call!(self, cudnnSetTensor4dDescriptorEx(raw, float, n, c, h, w, of_n, of_c, of_h, of_w))
+            }?;
         }
+        let raw = tensors.w.raw.0;
         // SAFETY: as above.
-        let status = unsafe {
-            (f.cudnnSetFilter4dDescriptor)(tensors.w.raw.0, float, format, k, depth, rows, columns)
-        };
-        self.check("cudnnSetFilter4dDescriptor", status)?;
+        unsafe { call!(self, cudnnSetFilter4dDescriptor(raw, float, format, k, depth, rows, columns)) }?;
         Ok(Some(tensors))
     }
 
@@ -361,19 +348,18 @@ impl Library {
         )?;
         let window = &shape.window;
         let ([pad_h, pad_w], [u, v]) = (window.padding.map(int), window.stride.map(int));
-        let [dilation_h, dilation_w] = window.dilation.map(int);
+        let ([along_h, along_w], raw) = (window.dilation.map(int), made.raw.0);
         // Windows slide over the image without being flipped.
         let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         let float = cudnnDataType_t::CUDNN_DATA_FLOAT;
         // SAFETY: the descriptor was made just now.
         unsafe {
-            let set = f.cudnnSetConvolution2dDescriptor;
-            let status = set(made.raw.0, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, float);
-            self.check("cudnnSetConvolution2dDescriptor", status)?;
-            let status = (f.cudnnSetConvolutionGroupCount)(made.raw.0, int(layout.groups(shape)));
-            self.check("cudnnSetConvolutionGroupCount", status)?;
-            let status = (f.cudnnSetConvolutionMathType)(made.raw.0, math);
-            self.check("cudnnSetConvolutionMathType", status)?;
+            call!(
+                self,
+                cudnnSetConvolution2dDescriptor(raw, pad_h, pad_w, u, v, along_h, along_w, mode, float)
+            )?;
+            call!(self, cudnnSetConvolutionGroupCount(raw, int(layout.groups(shape))))?;
+            call!(self, cudnnSetConvolutionMathType(raw, math))?;
         }
         Ok(made)
     }
@@ -411,8 +397,7 @@ impl Cudnn {
     pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
         let raw = stream.map_or(null_mut(), CudaStream::raw);
         // SAFETY: the stream lives: the caller holds it, sets it before enqueueing, and unsets it before it ends.
-        let status = unsafe { (self.library.functions.cudnnSetStream)(self.handle.0, raw.cast()) };
-        self.library.check("cudnnSetStream", status)
+        unsafe { call!(self.library, cudnnSetStream(self.handle.0, raw.cast())) }
     }
 
     /// All algorithms for a pass at a shape, in the fixed order; none if cuDNN does not support the shape. An algorithm
@@ -479,55 +464,31 @@ impl Cudnn {
     ) -> Result<Vec<Ranked>, Refusal> {
         let mut room = [Ranked::default(); RANKED];
         let mut told: c_int = 0;
-        let (f, most, at) = (&self.library.functions, RANKED as c_int, room.as_mut_ptr());
-        let (handle, conv) = (self.handle.0, convolution.raw.0);
+        let (lib, most, at) = (&self.library, RANKED as c_int, room.as_mut_ptr());
+        let (h, conv) = (self.handle.0, convolution.raw.0);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
+        let n = &mut told;
         // SAFETY: handle and descriptors live; the call writes no more entries than there is room for, each with the layout
         // of `Ranked`, and their number.
-        let (call, status) = unsafe {
+        unsafe {
             match pass {
-                Pass::Forward => (
-                    "cudnnGetConvolutionForwardAlgorithm_v7",
-                    (f.cudnnGetConvolutionForwardAlgorithm_v7)(
-                        handle,
-                        x,
-                        w,
-                        conv,
-                        y,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
-                Pass::BackwardData => (
-                    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
-                    (f.cudnnGetConvolutionBackwardDataAlgorithm_v7)(
-                        handle,
-                        w,
-                        y,
-                        conv,
-                        x,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
-                Pass::BackwardFilter => (
-                    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-                    (f.cudnnGetConvolutionBackwardFilterAlgorithm_v7)(
-                        handle,
-                        x,
-                        y,
-                        conv,
-                        w,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
+                Pass::Forward => {
+                    call!(lib, cudnnGetConvolutionForwardAlgorithm_v7(h, x, w, conv, y, most, n, at.cast()))
+                }
+                Pass::BackwardData => {
+                    call!(
+                        lib,
+                        cudnnGetConvolutionBackwardDataAlgorithm_v7(h, w, y, conv, x, most, n, at.cast())
+                    )
+                }
+                Pass::BackwardFilter => {
+                    call!(
+                        lib,
+                        cudnnGetConvolutionBackwardFilterAlgorithm_v7(h, x, y, conv, w, most, n, at.cast())
+                    )
+                }
             }
-        };
-        self.library.check(call, status)?;
+        }?;
         Ok(room[..usize::try_from(told).unwrap_or_default().min(RANKED)].to_vec())
     }
 
@@ -539,26 +500,22 @@ impl Cudnn {
         convolution: &Descriptor<cudnnConvolutionStruct>,
     ) -> Result<usize, Refusal> {
         let mut bytes = 0usize;
-        let (f, handle, conv) = (&self.library.functions, self.handle.0, convolution.raw.0);
+        let (lib, h, conv, to) = (&self.library, self.handle.0, convolution.raw.0, &mut bytes);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
         // SAFETY: handle and descriptors live; the call writes one number.
-        let (call, status) = unsafe {
+        unsafe {
             match which {
-                Which::Forward(a) => (
-                    "cudnnGetConvolutionForwardWorkspaceSize",
-                    (f.cudnnGetConvolutionForwardWorkspaceSize)(handle, x, w, conv, y, a, &mut bytes),
-                ),
-                Which::Data(a) => (
-                    "cudnnGetConvolutionBackwardDataWorkspaceSize",
-                    (f.cudnnGetConvolutionBackwardDataWorkspaceSize)(handle, w, y, conv, x, a, &mut bytes),
-                ),
-                Which::Filter(a) => (
-                    "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-                    (f.cudnnGetConvolutionBackwardFilterWorkspaceSize)(handle, x, y, conv, w, a, &mut bytes),
-                ),
+                Which::Forward(a) => {
+                    call!(lib, cudnnGetConvolutionForwardWorkspaceSize(h, x, w, conv, y, a, to))
+                }
+                Which::Data(a) => {
+                    call!(lib, cudnnGetConvolutionBackwardDataWorkspaceSize(h, w, y, conv, x, a, to))
+                }
+                Which::Filter(a) => {
+                    call!(lib, cudnnGetConvolutionBackwardFilterWorkspaceSize(h, x, y, conv, w, a, to))
+                }
             }
-        };
-        self.library.check(call, status)?;
+        }?;
         Ok(bytes)
     }
 
@@ -575,35 +532,32 @@ impl Cudnn {
     ) -> Result<(), Refusal> {
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
-        let Operands { x, w, y, .. } = operands;
-        let (f, handle, conv) = (&self.library.functions, self.handle.0, algorithm.convolution.raw.0);
-        let (scratch, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
+        let [x, w, y] = [operands.x, operands.w, operands.y].map(|at| at as *mut c_void);
+        let (lib, h, conv) = (&self.library, self.handle.0, algorithm.convolution.raw.0);
+        let (room, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
         let Tensors { x: of_x, w: of_w, y: of_y } = &*algorithm.tensors;
-        let (of_x, of_w, of_y) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
+        let (dx, dw, dy) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
         // SAFETY: handle and descriptors live; the factors are read during the call; the rest is passed on to the caller.
-        let (call, status) = unsafe {
+        unsafe {
             match algorithm.which {
-                Which::Forward(a) => (
-                    "cudnnConvolutionForward",
-                    (f.cudnnConvolutionForward)(
-                        handle, one, of_x, x as _, of_w, w as _, conv, a, scratch, bytes, old, of_y, y as _,
-                    ),
-                ),
-                Which::Data(a) => (
-                    "cudnnConvolutionBackwardData",
-                    (f.cudnnConvolutionBackwardData)(
-                        handle, one, of_w, w as _, of_y, y as _, conv, a, scratch, bytes, old, of_x, x as _,
-                    ),
-                ),
-                Which::Filter(a) => (
-                    "cudnnConvolutionBackwardFilter",
-                    (f.cudnnConvolutionBackwardFilter)(
-                        handle, one, of_x, x as _, of_y, y as _, conv, a, scratch, bytes, old, of_w, w as _,
-                    ),
+                Which::Forward(a) => {
+                    call!(
+                        lib,
+                        cudnnConvolutionForward(h, one, dx, x, dw, w, conv, a, room, bytes, old, dy, y)
+                    )
+                }
+                Which::Data(a) => {
+                    call!(
+                        lib,
+                        cudnnConvolutionBackwardData(h, one, dw, w, dy, y, conv, a, room, bytes, old, dx, x)
+                    )
+                }
+                Which::Filter(a) => call!(
+                    lib,
+                    cudnnConvolutionBackwardFilter(h, one, dx, x, dy, y, conv, a, room, bytes, old, dw, w)
                 ),
             }
-        };
-        self.library.check(call, status)
+        }
     }
 }
 
@@ -612,12 +566,9 @@ impl Drop for Cudnn {
         if self.handle.0.is_null() {
             return;
         }
-        let entered = self.context.enter();
         // SAFETY: made once by `start`; its descriptors are gone, and the streams that it enqueued on are idle.
-        let status = unsafe { (self.library.functions.cudnnDestroy)(self.handle.0) };
-        if let Err(refusal) = entered.and_then(|()| self.library.check("cudnnDestroy", status)) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        let destroy = |()| unsafe { call!(self.library, cudnnDestroy(self.handle.0)) };
+        given_back(self.context.enter().and_then(destroy));
     }
 }
 

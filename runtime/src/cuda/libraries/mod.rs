@@ -27,7 +27,7 @@ mod cublas;
 mod cudnn;
 mod trials;
 
-use super::driver::{Context, CudaStream};
+use super::driver::{Context, CudaStream, given_back};
 use super::error::{Capability, Refusal};
 use super::kernels::attention::Step as AttentionStep;
 use super::kernels::{self, Grid, layout};
@@ -439,9 +439,7 @@ impl Libraries {
         let mut state = self.state();
         if state.stream == Some(stream.raw() as usize) {
             state.stream = None;
-            if let Err(refusal) = self.cublas.set_stream(None).and_then(|()| self.cudnn.set_stream(None)) {
-                tracing::debug!("while giving back: {refusal}");
-            }
+            given_back(self.cublas.set_stream(None).and_then(|()| self.cudnn.set_stream(None)));
         }
     }
 
