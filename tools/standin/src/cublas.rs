@@ -10,10 +10,9 @@ use crate::numbers::{Numbers, spoil};
 use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{self, Matrix, Order};
-use crate::{control, lock, memory};
+use crate::{Outcome, Place, control, lock, memory, put};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 const NOT_INITIALIZED: u32 = 1;
@@ -40,9 +39,6 @@ const ALIGNMENT: u64 = 256;
 
 /// Partial sums of a product.
 const LANES: usize = 16;
-
-type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
-type Outcome<T = ()> = Result<T, u32>;
 
 struct Handle {
     stream: usize,
@@ -85,8 +81,7 @@ calls! {
         let mut handles = lock(&HANDLES);
         let handle = handles.keys().last().map_or(0x1000, |last| last + 8);
         handles.insert(handle, Handle { stream: 0, mode: 0, memory, scratch: None });
-        place.ok_or(INVALID_VALUE)?.write(handle);
-        Ok(())
+        put(place, handle, INVALID_VALUE)
     }
 
     fn cublasDestroy_v2(handle: usize) {

@@ -10,10 +10,9 @@ use crate::numbers::{Numbers, spoil};
 use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Order, Shape, backward_data, backward_filter, forward};
-use crate::{control, lock, memory};
+use crate::{Outcome, Place, control, lock, memory};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,9 +33,6 @@ const FMA_MATH: u32 = 3;
 
 /// Device memory of a handle.
 const OF_HANDLE: u64 = 1 << 20;
-
-type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
-type Outcome<T = ()> = Result<T, u32>;
 
 /// Object behind a handle.
 enum Thing {
@@ -168,8 +164,7 @@ struct Perf {
 }
 
 fn put<T>(place: Place<T>, value: T) -> Outcome {
-    place.ok_or(BAD_PARAM)?.write(value);
-    Ok(())
+    crate::put(place, value, BAD_PARAM)
 }
 
 fn add(place: Place<usize>, thing: Thing) -> Outcome {

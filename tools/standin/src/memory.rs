@@ -4,8 +4,7 @@
 //! faults, and the addresses alone show a copy in the wrong direction. Storage starts as bits that are NaN in f32, and ends
 //! at a page that faults. Freed memory is unmapped and its address refused.
 
-use crate::lock;
-use crate::status::{self, Outcome};
+use crate::{Outcome, lock, status};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{LazyLock, Mutex};
