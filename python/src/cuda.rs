@@ -148,7 +148,7 @@ impl CudaTransfers {
 
     /// Number of copies.
     fn __len__(&self) -> usize {
-        self.swaps.len()
+        self.swaps.count()
     }
 
     /// Start and end of each command of the last timed iteration, in seconds from its start, by stream. Waits until all have

@@ -14,7 +14,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, OpId, Precision, Seconds};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// Identity of a device, for reports and for keeping measurements of different machines apart.
@@ -112,87 +112,35 @@ pub enum Begun {
 /// A kernel with its addresses, made once for all iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    pub(crate) op: OpId,
-    pub(crate) name: CString,
-    pub(crate) call: Call,
-    pub(crate) alternative: u32,
-    pub(crate) offsets: Vec<Bytes>,
-    pub(crate) workspace: Bytes,
-    pub(crate) workspace_bytes: Bytes,
-    pub(crate) seconds: Seconds,
-}
-
-impl Launch {
     /// Op that the kernel computes.
-    pub fn op(&self) -> OpId {
-        self.op
-    }
-
+    pub(crate) op: OpId,
     /// Name of the op, for profilers.
-    pub fn name(&self) -> &CStr {
-        &self.name
-    }
-
+    pub(crate) name: CString,
     /// Computation to run.
-    pub fn call(&self) -> &Call {
-        &self.call
-    }
-
+    pub(crate) call: Call,
     /// Number of the device's alternative: 0 for the usual one, k + 1 for alternative k of the op.
-    pub fn alternative(&self) -> u32 {
-        self.alternative
-    }
-
+    pub(crate) alternative: u32,
     /// Offsets of the operands in the allocation, in the call's order.
-    pub fn offsets(&self) -> &[Bytes] {
-        &self.offsets
-    }
-
+    pub(crate) offsets: Vec<Bytes>,
     /// Offset of the scratch in the allocation; 0 if there is none.
-    pub fn workspace(&self) -> Bytes {
-        self.workspace
-    }
-
+    pub(crate) workspace: Bytes,
     /// Bytes of scratch.
-    pub fn workspace_bytes(&self) -> Bytes {
-        self.workspace_bytes
-    }
-
+    pub(crate) workspace_bytes: Bytes,
     /// Predicted duration.
-    pub fn seconds(&self) -> Seconds {
-        self.seconds
-    }
+    pub(crate) seconds: Seconds,
 }
 
 /// A copy between the allocation and the host memory; its stream gives the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    pub(crate) stream: Stream,
-    pub(crate) device: Bytes,
-    pub(crate) host: Bytes,
-    pub(crate) bytes: Bytes,
-}
-
-impl Transfer {
     /// [`Stream::Offload`] (device to host) or [`Stream::Prefetch`] (host to device).
-    pub fn stream(&self) -> Stream {
-        self.stream
-    }
-
+    pub(crate) stream: Stream,
     /// Offset from the start of the allocation.
-    pub fn device(&self) -> Bytes {
-        self.device
-    }
-
+    pub(crate) device: Bytes,
     /// Offset from the start of the host memory.
-    pub fn host(&self) -> Bytes {
-        self.host
-    }
-
+    pub(crate) host: Bytes,
     /// Bytes to copy; at least 1.
-    pub fn bytes(&self) -> Bytes {
-        self.bytes
-    }
+    pub(crate) bytes: Bytes,
 }
 
 /// A machine that executes schedules.

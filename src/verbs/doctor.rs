@@ -201,11 +201,11 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
         Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
         Err(error) => cuda_in_words(error),
     };
-    let cublas = match &survey.libraries.cublas {
+    let cublas = match &survey.cublas {
         Ok(path) => path.display().to_string(),
         Err(error) => cuda_in_words(error),
     };
-    let cudnn = match &survey.libraries.cudnn {
+    let cudnn = match &survey.cudnn {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
         Err(error) => cuda_in_words(error),
     };

@@ -34,7 +34,7 @@ mod updates;
 pub use compile::{KernelCode, user_cache};
 pub use driver::GpuFacts;
 pub use error::{Capability, Refusal};
-pub use libraries::{Found, countable_batch};
+pub use libraries::countable_batch;
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
@@ -48,7 +48,7 @@ use beside::Way;
 use compile::Compiler;
 use driver::{Context, CudaStream, Driver, Event, Function, Module};
 
-use graph::{Iterations, Next, Streams};
+use graph::{Iterations, Streams};
 use health::{Management, Watched};
 use kernels::{Argument, Grid};
 use libraries::Libraries;
@@ -60,6 +60,7 @@ use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use presence::Search;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -159,13 +160,8 @@ impl CudaDevice {
         let precision = precision(options, &gpu)?;
         let version = driver.version()?;
         let compiler = Compiler::load(&search, version)?;
-        let watched = match Management::start(&search) {
-            Ok(nvml) => Some(nvml.watch(&gpu.bus)),
-            Err(why) => {
-                tracing::debug!("{why}");
-                None
-            }
-        };
+        let nvml = Management::start(&search).inspect_err(|why| tracing::debug!("{why}")).ok();
+        let watched = nvml.map(|nvml| nvml.watch(&gpu.bus));
         let ranges = Ranges::start(&search).inspect_err(|why| tracing::debug!("{why}")).ok();
         let context = Context::retain(driver, options.ordinal)?;
         watched.iter().for_each(Watched::recognise);
@@ -258,30 +254,16 @@ impl CudaDevice {
 
     /// Runs `act` within a profiler range of this name.
     fn named<T>(&mut self, name: &CStr, act: impl FnOnce(&mut CudaDevice) -> T) -> T {
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.open(name);
-        }
+        self.gpu.ranges.iter().for_each(|ranges| ranges.open(name));
         let done = act(self);
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.close();
-        }
+        self.gpu.ranges.iter().for_each(Ranges::close);
         done
     }
 
-    /// Opens the range of an iteration, which ends once the device has been waited for.
-    fn begin_range(&mut self, name: &CStr) {
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.open(name);
-            self.now.in_range = true;
-        }
-    }
-
-    /// Closes the iteration's range, if open.
+    /// Closes the iteration's profiler range, if open.
     fn end_range(&mut self) {
-        if std::mem::take(&mut self.now.in_range)
-            && let Some(ranges) = &self.gpu.ranges
-        {
-            ranges.close();
+        if std::mem::take(&mut self.now.in_range) {
+            self.gpu.ranges.iter().for_each(Ranges::close);
         }
     }
 
@@ -297,10 +279,10 @@ impl CudaDevice {
         }
         self.launch_update()?;
         let by_library = self.launch_of_library(launch)?;
-        let (call, float) = (launch.call(), self.float());
+        let (call, float) = (&launch.call, self.float());
         let grids =
             if by_library { kernels::after_library(call, float).0 } else { kernels::grids(call, float) };
-        self.launch_grids(&grids, launch.call(), launch.offsets(), launch.workspace())
+        self.launch_grids(&grids, call, &launch.offsets, launch.workspace)
     }
 
     /// Enqueues the update that is held back, if any.
@@ -327,10 +309,10 @@ impl CudaDevice {
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, Error> {
         let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
         addresses.clear();
-        addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
-        let (call, alternative) = (launch.call(), launch.alternative());
+        addresses.extend(launch.offsets.iter().map(|offset| memory.device(*offset)));
+        let (call, alternative) = (&launch.call, launch.alternative);
         let (stream, place) =
-            (streams.compute(), Place { memory, offsets: launch.offsets(), workspace: launch.workspace() });
+            (streams.compute(), Place { memory, offsets: &launch.offsets, workspace: launch.workspace });
         let workspace = memory.device(place.workspace);
         let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
         // SAFETY: as for our own kernels: the executor has checked that operands and scratch lie in the allocation, and
@@ -366,6 +348,13 @@ impl CudaDevice {
             }
         }
         Ok(())
+    }
+
+    /// Stream and address for reading or writing a range between iterations; `None` for 0 bytes.
+    fn place(&self, offset: Bytes, length: usize) -> Result<Option<(&CudaStream, u64)>, Error> {
+        in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
+        self.gpu.context.enter()?;
+        Ok((length > 0).then(|| (self.streams.compute(), self.memory.device(offset))))
     }
 
     /// Waits until nothing touches the memory any more, as is the case if the context is lost.
@@ -405,13 +394,9 @@ fn launch_grids(
     place: &Place<'_>,
 ) -> Result<(), Error> {
     for grid in grids {
-        let function = match functions.get(grid.kernel) {
-            Some(function) => *function,
-            None => {
-                let function = module.function(grid.kernel)?;
-                functions.insert(grid.kernel, function);
-                function
-            }
+        let function = match functions.entry(grid.kernel) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(module.function(grid.kernel)?),
         };
         let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| place.argument(a)).collect();
         let Grid { blocks, threads, .. } = *grid;
@@ -419,7 +404,10 @@ fn launch_grids(
         // operands and scratch lie in the allocation, which lives as long as the streams are busy; a checked schedule
         // orders all accesses. No tensor lies in the gap between adjoining updates.
         unsafe { stream.launch(function, blocks, threads, &mut arguments) }
-            .map_err(|refusal| refused(call.name(), &refusal))?;
+            // The cause may be an earlier failure.
+            .map_err(|refusal| {
+                error::refused(&refusal, format_args!("{refusal}, launching `{}`", call.name()))
+            })?;
     }
     Ok(())
 }
@@ -447,11 +435,6 @@ fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, Error> 
         ))),
         Some(precision) => Ok(precision),
     }
-}
-
-/// A refused launch; the cause may be an earlier failure.
-fn refused(what: &str, refusal: &Refusal) -> Error {
-    error::refused(refusal, format!("{refusal}, launching `{what}`"))
 }
 
 /// A refusal by a library. Libraries load kernels at first use, and say little of why that fails.
@@ -518,7 +501,9 @@ impl Device for CudaDevice {
 
     fn begin(&mut self, iteration: IterationId) -> Begun {
         self.end_range();
-        self.begin_range(c"iteration");
+        // Ends once the device has been waited for.
+        self.gpu.ranges.iter().for_each(|ranges| ranges.open(c"iteration"));
+        self.now.in_range = true;
         self.now.timed = iteration.timed;
         self.now.recorded.clear();
         self.now.failure = None;
@@ -528,7 +513,7 @@ impl Device for CudaDevice {
             device.gpu.context.enter()?;
             Ok(device.iterations.begin(iteration, &device.streams, &device.origin)?)
         });
-        if next != Some(Next::Nothing) {
+        if next != Some(Begun::Replayed) {
             return Begun::Enqueue;
         }
         if iteration.timed {
@@ -538,7 +523,7 @@ impl Device for CudaDevice {
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
-        self.attempt(|device| device.named(launch.name(), |device| device.launch(launch)));
+        self.attempt(|device| device.named(&launch.name, |device| device.launch(launch)));
     }
 
     fn joins(&self, launch: &Launch, next: &Launch) -> bool {
@@ -620,12 +605,7 @@ impl Device for CudaDevice {
     }
 
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.gpu.context.enter()?;
-        let (stream, address) = (self.streams.compute(), self.memory.device(offset));
+        let Some((stream, address)) = self.place(offset, data.len())? else { return Ok(()) };
         // SAFETY: the range was checked, the streams are idle between iterations, and `data` is borrowed until the stream
         // is idle again.
         unsafe { stream.copy_to_device(address, data.as_ptr(), data.len()) }?;
@@ -633,12 +613,7 @@ impl Device for CudaDevice {
     }
 
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.gpu.context.enter()?;
-        let (stream, address) = (self.streams.compute(), self.memory.device(offset));
+        let Some((stream, address)) = self.place(offset, data.len())? else { return Ok(()) };
         // SAFETY: as in `write`.
         unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
         Ok(stream.synchronise()?)

@@ -5,7 +5,7 @@
 use super::compile::Compiler;
 use super::driver::{Driver, GpuFacts};
 use super::health::Management;
-use super::libraries::{self, Found};
+use super::libraries;
 use super::nccl;
 use super::presence::Search;
 use crate::error::Error;
@@ -25,8 +25,10 @@ pub struct Survey {
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why it is missing.
     pub compiler: Result<(PathBuf, (u32, u32)), Error>,
-    /// cuBLAS and cuDNN.
-    pub libraries: Found,
+    /// cuBLAS's file, or why it is missing.
+    pub cublas: Result<PathBuf, Error>,
+    /// cuDNN's file and version, or why it is missing.
+    pub cudnn: Result<(PathBuf, (u32, u32, u32)), Error>,
     /// NCCL's file and version, or why it is missing; only sums by NCCL need it.
     pub nccl: Result<(PathBuf, String), Error>,
 }
@@ -35,20 +37,14 @@ pub struct Survey {
 pub fn survey() -> Result<Survey, Error> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
-    let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
     let management = Management::start(&search);
     let health = |gpu: &GpuFacts| management.as_ref().map_or(Health::default(), |nvml| nvml.health(&gpu.bus));
-    let devices = devices
-        .into_iter()
-        .map(|gpu| {
-            let health = health(&gpu);
-            (gpu, health)
-        })
-        .collect();
+    let device = |number| driver.facts(number).map(|gpu| (gpu.clone(), health(&gpu)));
+    let devices = (0..driver.devices()?).map(device).collect::<Result<Vec<_>, _>>()?;
     let driver_version = management.and_then(|nvml| nvml.driver_version());
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    let libraries = libraries::look(&search, version);
+    let (cublas, cudnn) = libraries::look(&search, version);
     let nccl = nccl::look(&search);
     Ok(Survey {
         driver: driver.path().to_owned(),
@@ -56,7 +52,8 @@ pub fn survey() -> Result<Survey, Error> {
         driver_version,
         devices,
         compiler,
-        libraries,
+        cublas,
+        cudnn,
         nccl,
     })
 }

@@ -463,13 +463,8 @@ impl Swaps {
     }
 
     /// Number of copies.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.copies.iter().map(Vec::len).sum()
-    }
-
-    /// Returns `true` if there are no copies.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

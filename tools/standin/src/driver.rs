@@ -54,6 +54,15 @@ pub fn here() -> Outcome {
     sticky()
 }
 
+/// Check of every call that concerns a stream; counts uses of the default stream.
+pub fn on(stream: usize) -> Outcome {
+    here()?;
+    if DriverState::is_default(stream) {
+        control::note("default stream");
+    }
+    Ok(())
+}
+
 /// Returns `true` if the context is held.
 pub fn is_held() -> bool {
     *lock(&HOLDERS) > 0
@@ -98,8 +107,7 @@ fn copy_out(words: &CStr, room: *mut c_char, length: c_int) -> Outcome {
 
 /// Enqueues a copy. A copy of pageable memory blocks the caller until it is done, and no capture can hold it.
 fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
-    here()?;
-    default_stream(stream);
+    on(stream)?;
     let copy = Copy { direction, to, from, bytes: bytes as u64 };
     let (_, host) = copy.check()?;
     let mut state = state();
@@ -113,13 +121,6 @@ fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -
     drop(state);
     finish(&queue);
     sticky()
-}
-
-/// Counts a use of the default stream.
-fn default_stream(stream: usize) {
-    if DriverState::is_default(stream) {
-        control::note("default stream");
-    }
 }
 
 /// Text of a code, chosen by `which` of the two.
@@ -263,8 +264,7 @@ calls! {
     }
 
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, stream: usize) {
-        here()?;
-        default_stream(stream);
+        on(stream)?;
         memory::device(address, bytes as u64)?;
         state().enqueue(stream, Work::Fill { address, byte, bytes: bytes as u64 })
     }
@@ -292,8 +292,7 @@ calls! {
     }
 
     fn cuStreamSynchronize(stream: usize) {
-        here()?;
-        default_stream(stream);
+        on(stream)?;
         let queue = {
             let mut state = state();
             state.refuse_capturing(stream)?;
@@ -304,8 +303,7 @@ calls! {
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) {
-        here()?;
-        default_stream(stream);
+        on(stream)?;
         if flags != 0 {
             return Err(status::INVALID_VALUE);
         }
@@ -345,19 +343,13 @@ calls! {
     }
 
     fn cuEventRecord(event: usize, stream: usize) {
-        here()?;
-        default_stream(stream);
-        state().record(event, stream)
+        on(stream)?;
+        state().record(event, stream, false)
     }
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_uint) {
-        here()?;
-        default_stream(stream);
-        match flags {
-            0 => state().record(event, stream),
-            1 => state().record_external(event, stream),
-            _ => Err(status::INVALID_VALUE),
-        }
+        on(stream)?;
+        if flags < 2 { state().record(event, stream, flags == 1) } else { Err(status::INVALID_VALUE) }
     }
 
     fn cuEventQuery(event: usize) {
@@ -430,8 +422,7 @@ calls! {
         function: usize, x: c_uint, y: c_uint, z: c_uint, threads: c_uint, threads_y: c_uint, threads_z: c_uint,
         shared: c_uint, stream: usize, arguments: *const *const c_void, extra: *const *const c_void,
     ) {
-        here()?;
-        default_stream(stream);
+        on(stream)?;
         let mut state = state();
         let function = state.functions.get(&function).cloned().ok_or(status::INVALID_HANDLE)?;
         let blocks = [x, y, z];
@@ -458,8 +449,7 @@ calls! {
     }
 
     fn cuGraphLaunch(executable: usize, stream: usize) {
-        here()?;
-        default_stream(stream);
+        on(stream)?;
         let mut state = state();
         let graph = state.executables.get(&executable).cloned().ok_or(status::INVALID_HANDLE)?;
         state.enqueue(stream, Work::Compute(Box::new(move || {

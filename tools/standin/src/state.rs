@@ -128,36 +128,22 @@ impl DriverState {
         Ok(())
     }
 
-    /// Records an event.
-    pub fn record(&mut self, event: usize, stream: usize) -> Outcome {
+    /// Records an event; an external one each time that the graph captured by the stream runs (`cudaEventRecordExternal`).
+    pub fn record(&mut self, event: usize, stream: usize, external: bool) -> Outcome {
         if !self.events.contains_key(&event) {
             return Err(status::INVALID_HANDLE);
         }
-        let last = if let Some((capture, held)) = self.capture_of(stream) {
-            if held.broken {
-                return Err(status::CAPTURE_INVALIDATED);
+        let last = match self.capture_of(stream) {
+            None if external => return Err(status::INVALID_VALUE),
+            Some((_, held)) if held.broken => return Err(status::CAPTURE_INVALIDATED),
+            Some((capture, held)) if !external => Recorded::Captured { capture, after: held.tail(stream) },
+            _ => {
+                let moment = Arc::new(Moment::default());
+                self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
+                Recorded::Moment(moment)
             }
-            Recorded::Captured { capture, after: held.tail(stream) }
-        } else {
-            let moment = Arc::new(Moment::default());
-            self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
-            Recorded::Moment(moment)
         };
         self.events.get_mut(&event).expect("it was looked up").last = last;
-        Ok(())
-    }
-
-    /// Records an event each time that the graph captured by the stream runs (`cudaEventRecordExternal`).
-    pub fn record_external(&mut self, event: usize, stream: usize) -> Outcome {
-        if !self.events.contains_key(&event) {
-            return Err(status::INVALID_HANDLE);
-        }
-        if self.capture_of(stream).is_none() {
-            return Err(status::INVALID_VALUE);
-        }
-        let moment = Arc::new(Moment::default());
-        self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
-        self.events.get_mut(&event).expect("it was looked up").last = Recorded::Moment(moment);
         Ok(())
     }
 

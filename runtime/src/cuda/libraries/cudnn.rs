@@ -175,35 +175,18 @@ pub(super) struct Algorithm {
     pub(super) workspace: Bytes,
     /// `true` if the same inputs give the same bits.
     pub(super) deterministic: bool,
-    which: Which,
+    pass: Pass,
+    number: u32,
     tensors: Arc<Tensors>,
     convolution: Descriptor<cudnnConvolutionStruct>,
 }
 
-/// An algorithm of a pass.
-#[derive(Clone, Copy, Debug)]
-enum Which {
-    Forward(Forward),
-    Data(Data),
-    Filter(Filter),
-}
-
-impl Which {
-    /// All algorithms of a pass, the usual one first.
-    fn all(pass: Pass) -> Vec<(Which, &'static str)> {
-        match pass {
-            Pass::Forward => FORWARD.map(|(a, name)| (Which::Forward(a), name)).to_vec(),
-            Pass::BackwardData => DATA.map(|(a, name)| (Which::Data(a), name)).to_vec(),
-            Pass::BackwardFilter => FILTER.map(|(a, name)| (Which::Filter(a), name)).to_vec(),
-        }
-    }
-
-    fn number(self) -> u32 {
-        match self {
-            Which::Forward(a) => a as u32,
-            Which::Data(a) => a as u32,
-            Which::Filter(a) => a as u32,
-        }
+/// Number and name of all algorithms of a pass, the usual one first.
+fn algorithms_of(pass: Pass) -> Vec<(u32, &'static str)> {
+    match pass {
+        Pass::Forward => FORWARD.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
+        Pass::BackwardData => DATA.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
+        Pass::BackwardFilter => FILTER.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
     }
 }
 
@@ -435,12 +418,12 @@ impl Cudnn {
         let asked = self.library.convolution(shape, layout, asked(arithmetic))?;
         let ranked = self.ranked(pass, &tensors, &asked)?;
         let mut found = Vec::new();
-        for (which, name) in Which::all(pass) {
+        for (number, name) in algorithms_of(pass) {
             let told: Vec<Ranked> =
-                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
+                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == number).collect();
             let Some((math, told)) = math(arithmetic, &told) else { continue };
             let convolution = self.library.convolution(shape, layout, math)?;
-            let workspace = match self.workspace(which, &tensors, &convolution) {
+            let workspace = match self.workspace(pass, number, &tensors, &convolution) {
                 Ok(bytes) => Bytes(bytes as u64),
                 Err(refusal) if is_unsupported(&refusal) => continue,
                 Err(refusal) if broken_installation(refusal.code).is_some() => return Err(refusal),
@@ -450,7 +433,7 @@ impl Cudnn {
                 }
             };
             let (tensors, deterministic) = (Arc::clone(&tensors), told.determinism == 1);
-            found.push(Algorithm { name, workspace, deterministic, which, tensors, convolution });
+            found.push(Algorithm { name, workspace, deterministic, pass, number, tensors, convolution });
         }
         Ok(found)
     }
@@ -495,7 +478,8 @@ impl Cudnn {
     /// Scratch of an algorithm.
     fn workspace(
         &self,
-        which: Which,
+        pass: Pass,
+        number: u32,
         tensors: &Tensors,
         convolution: &Descriptor<cudnnConvolutionStruct>,
     ) -> Result<usize, Refusal> {
@@ -504,15 +488,15 @@ impl Cudnn {
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
         // SAFETY: handle and descriptors live; the call writes one number.
         unsafe {
-            match which {
-                Which::Forward(a) => {
-                    call!(lib, cudnnGetConvolutionForwardWorkspaceSize(h, x, w, conv, y, a, to))
+            match pass {
+                Pass::Forward => {
+                    call!(lib, cudnnGetConvolutionForwardWorkspaceSize(h, x, w, conv, y, number, to))
                 }
-                Which::Data(a) => {
-                    call!(lib, cudnnGetConvolutionBackwardDataWorkspaceSize(h, w, y, conv, x, a, to))
+                Pass::BackwardData => {
+                    call!(lib, cudnnGetConvolutionBackwardDataWorkspaceSize(h, w, y, conv, x, number, to))
                 }
-                Which::Filter(a) => {
-                    call!(lib, cudnnGetConvolutionBackwardFilterWorkspaceSize(h, x, y, conv, w, a, to))
+                Pass::BackwardFilter => {
+                    call!(lib, cudnnGetConvolutionBackwardFilterWorkspaceSize(h, x, y, conv, w, number, to))
                 }
             }
         }?;
@@ -533,26 +517,26 @@ impl Cudnn {
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
         let [x, w, y] = [operands.x, operands.w, operands.y].map(|at| at as *mut c_void);
-        let (lib, h, conv) = (&self.library, self.handle.0, algorithm.convolution.raw.0);
+        let (lib, h, conv, a) = (&self.library, self.handle.0, algorithm.convolution.raw.0, algorithm.number);
         let (room, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
         let Tensors { x: of_x, w: of_w, y: of_y } = &*algorithm.tensors;
         let (dx, dw, dy) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
         // SAFETY: handle and descriptors live; the factors are read during the call; the rest is passed on to the caller.
         unsafe {
-            match algorithm.which {
-                Which::Forward(a) => {
+            match algorithm.pass {
+                Pass::Forward => {
                     call!(
                         lib,
                         cudnnConvolutionForward(h, one, dx, x, dw, w, conv, a, room, bytes, old, dy, y)
                     )
                 }
-                Which::Data(a) => {
+                Pass::BackwardData => {
                     call!(
                         lib,
                         cudnnConvolutionBackwardData(h, one, dw, w, dy, y, conv, a, room, bytes, old, dx, x)
                     )
                 }
-                Which::Filter(a) => call!(
+                Pass::BackwardFilter => call!(
                     lib,
                     cudnnConvolutionBackwardFilter(h, one, dx, x, dy, y, conv, a, room, bytes, old, dw, w)
                 ),
@@ -663,7 +647,7 @@ mod tests {
             (Pass::BackwardData, Data::CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT as u32),
             (Pass::BackwardFilter, Filter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT as u32),
         ] {
-            let mut numbers: Vec<u32> = Which::all(pass).iter().map(|(which, _)| which.number()).collect();
+            let mut numbers: Vec<u32> = algorithms_of(pass).iter().map(|(number, _)| *number).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, (0..count).collect::<Vec<_>>(), "{pass:?}");
         }
