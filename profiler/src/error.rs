@@ -2,7 +2,7 @@
 
 use crate::SubjectError;
 use plimsoll_ir::Bytes;
-use plimsoll_runtime::RuntimeError;
+use plimsoll_runtime::Error;
 
 /// Reason why there is no profile. Everything measured before is in the journal.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +52,5 @@ pub enum ProfileError {
     },
     /// The device or the executor failed.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
-}
-
-impl From<plimsoll_runtime::DeviceError> for ProfileError {
-    fn from(error: plimsoll_runtime::DeviceError) -> ProfileError {
-        ProfileError::Runtime(error.into())
-    }
+    Runtime(#[from] Error),
 }

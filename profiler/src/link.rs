@@ -25,7 +25,7 @@ use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, CommandId, Float, OpId, Seconds, TensorId};
-use plimsoll_runtime::{Executor, Loaded, RuntimeError};
+use plimsoll_runtime::{Error, Executor, Loaded};
 
 /// Transfers in each direction in one schedule.
 const TRANSFERS: u32 = 6;
@@ -227,7 +227,7 @@ impl Probe {
     }
 
     /// Loads the probe, with the op on activations as the device stores them.
-    pub fn load(&self, executor: &mut Executor) -> Result<Loaded, RuntimeError> {
+    pub fn load(&self, executor: &mut Executor) -> Result<Loaded, Error> {
         let mut program = self.program.clone();
         program.feature_maps = executor.device().facts().precision.feature_maps();
         program.kernels.iter_mut().for_each(|kernel| kernel.call = touch(self.size, program.feature_maps));

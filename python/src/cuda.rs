@@ -9,7 +9,7 @@ use crate::transfers::Spans;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_runtime::cuda::swaps::{self, SwapCommand, Swaps};
-use plimsoll_runtime::{CudaError, DeviceError as Refused, MemoryKind};
+use plimsoll_runtime::{Error as Refused, Kind, MemoryKind};
 use plimsoll_tuner::model::planned_link;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl CudaTransfers {
 
     /// Number of copies.
     fn __len__(&self) -> usize {
-        self.swaps.len()
+        self.swaps.count()
     }
 
     /// Start and end of each command of the last timed iteration, in seconds from its start, by stream. Waits until all have
@@ -174,16 +174,16 @@ impl CudaTransfers {
     }
 }
 
-fn unusable(error: &CudaError) -> PyErr {
+fn unusable(error: &Refused) -> PyErr {
     DeviceError::new_err(format!("Plimsoll cannot use the GPU beside PyTorch: {error}"))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "as an argument of `map_err`")]
 fn refused(error: Refused) -> PyErr {
-    match error {
-        Refused::OutOfMemory { what: MemoryKind::PinnedHost, .. } | Refused::NotPinned { .. } => {
-            HostMemoryError::new_err(error.to_string())
+    match error.kind {
+        Kind::OutOfMemory { what: MemoryKind::PinnedHost, .. } | Kind::NotPinned => {
+            HostMemoryError::new_err(error.message)
         }
-        other => DeviceError::new_err(other.to_string()),
+        _ => DeviceError::new_err(error.message),
     }
 }

@@ -8,12 +8,13 @@
 //! Deliberately does not plan, check or order anything. Only this crate's executor can make a [`Launch`] or a [`Transfer`],
 //! from a schedule that was checked; the devices' `unsafe` code relies on that.
 
-use plimsoll_ir::health::{Health, OtherProcess};
+pub use crate::error::{DeviceError, MemoryKind};
+use crate::error::{Error, Kind};
+use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, OpId, Precision, Seconds};
-use std::ffi::{CStr, CString};
-use std::path::PathBuf;
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// Identity of a device, for reports and for keeping measurements of different machines apart.
@@ -111,206 +112,35 @@ pub enum Begun {
 /// A kernel with its addresses, made once for all iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    pub(crate) op: OpId,
-    pub(crate) name: CString,
-    pub(crate) call: Call,
-    pub(crate) alternative: u32,
-    pub(crate) offsets: Vec<Bytes>,
-    pub(crate) workspace: Bytes,
-    pub(crate) workspace_bytes: Bytes,
-    pub(crate) seconds: Seconds,
-}
-
-impl Launch {
     /// Op that the kernel computes.
-    pub fn op(&self) -> OpId {
-        self.op
-    }
-
+    pub(crate) op: OpId,
     /// Name of the op, for profilers.
-    pub fn name(&self) -> &CStr {
-        &self.name
-    }
-
+    pub(crate) name: CString,
     /// Computation to run.
-    pub fn call(&self) -> &Call {
-        &self.call
-    }
-
+    pub(crate) call: Call,
     /// Number of the device's alternative: 0 for the usual one, k + 1 for alternative k of the op.
-    pub fn alternative(&self) -> u32 {
-        self.alternative
-    }
-
+    pub(crate) alternative: u32,
     /// Offsets of the operands in the allocation, in the call's order.
-    pub fn offsets(&self) -> &[Bytes] {
-        &self.offsets
-    }
-
+    pub(crate) offsets: Vec<Bytes>,
     /// Offset of the scratch in the allocation; 0 if there is none.
-    pub fn workspace(&self) -> Bytes {
-        self.workspace
-    }
-
+    pub(crate) workspace: Bytes,
     /// Bytes of scratch.
-    pub fn workspace_bytes(&self) -> Bytes {
-        self.workspace_bytes
-    }
-
+    pub(crate) workspace_bytes: Bytes,
     /// Predicted duration.
-    pub fn seconds(&self) -> Seconds {
-        self.seconds
-    }
+    pub(crate) seconds: Seconds,
 }
 
 /// A copy between the allocation and the host memory; its stream gives the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    pub(crate) stream: Stream,
-    pub(crate) device: Bytes,
-    pub(crate) host: Bytes,
-    pub(crate) bytes: Bytes,
-}
-
-impl Transfer {
     /// [`Stream::Offload`] (device to host) or [`Stream::Prefetch`] (host to device).
-    pub fn stream(&self) -> Stream {
-        self.stream
-    }
-
+    pub(crate) stream: Stream,
     /// Offset from the start of the allocation.
-    pub fn device(&self) -> Bytes {
-        self.device
-    }
-
+    pub(crate) device: Bytes,
     /// Offset from the start of the host memory.
-    pub fn host(&self) -> Bytes {
-        self.host
-    }
-
+    pub(crate) host: Bytes,
     /// Bytes to copy; at least 1.
-    pub fn bytes(&self) -> Bytes {
-        self.bytes
-    }
-}
-
-/// Failure of a device.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum DeviceError {
-    /// Less memory is available than was requested.
-    #[error(
-        "{needed} of {what} memory are needed and {available} are there{}; lower the budget or the batch",
-        holders(held_by)
-    )]
-    OutOfMemory {
-        /// Kind of memory.
-        what: MemoryKind,
-        /// Bytes requested.
-        needed: Bytes,
-        /// Bytes available.
-        available: Bytes,
-        /// Other processes known to hold some of it.
-        held_by: Vec<OtherProcess>,
-    },
-    /// The host slab's file cannot be had at its full size.
-    #[error("the host file `{}` cannot hold {bytes}: {why}", path.display())]
-    HostFile {
-        /// Path of the file.
-        path: PathBuf,
-        /// The slab's size.
-        bytes: Bytes,
-        /// The cause and the remedy.
-        why: String,
-    },
-    /// A command of a stream failed; the device can run a new iteration, but its contents are undefined.
-    #[error("`{what}` failed on the {stream:?} stream: {why}")]
-    Failed {
-        /// Stream of the command.
-        stream: Stream,
-        /// The kernel or transfer.
-        what: String,
-        /// Message of the panic or of the driver.
-        why: String,
-    },
-    /// The driver refused a call, or reports an earlier failure.
-    #[error("the driver refused {why}; {what_to_do}")]
-    Driver {
-        /// The call and the driver's message.
-        why: String,
-        /// The remedy.
-        what_to_do: &'static str,
-    },
-    /// The driver has no memory for what a call needs in addition to the allocation.
-    #[error(
-        "the driver refused {why}; lower the budget, or end what else uses the device (`nvidia-smi` lists it)"
-    )]
-    Full {
-        /// The call and the driver's message.
-        why: String,
-    },
-    /// The driver does not page-lock the host memory.
-    #[error(
-        "the driver refused {why}; this much host memory cannot be page-locked here: lower the budget or the batch so that \
-         less is swapped, or see what a container or `ulimit -l` allows"
-    )]
-    NotPinned {
-        /// The call and the driver's message.
-        why: String,
-    },
-    /// The workers' devices cannot sum together.
-    #[error("the workers' GPUs do not sum together: {why}; {what_to_do}")]
-    NotTogether {
-        /// Message of the library that connects them.
-        why: String,
-        /// The remedy.
-        what_to_do: &'static str,
-    },
-    /// A read, write or transfer leaves the allocated memory.
-    #[error("{bytes} at byte {offset} are outside the {memory} that were allocated", offset = offset.0)]
-    OutOfRange {
-        /// Offset of the first byte.
-        offset: Bytes,
-        /// Bytes to access.
-        bytes: Bytes,
-        /// Bytes of the allocation.
-        memory: Bytes,
-    },
-}
-
-/// Memory that is too small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryKind {
-    /// Device memory.
-    Device,
-    /// Host memory.
-    Host,
-    /// Memory of a machine whose device and host share it.
-    DeviceAndHost,
-    /// Pinned host memory.
-    PinnedHost,
-}
-
-impl std::fmt::Display for MemoryKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            MemoryKind::Device => "device",
-            MemoryKind::Host => "host",
-            MemoryKind::DeviceAndHost => "device and host",
-            MemoryKind::PinnedHost => "pinned host",
-        })
-    }
-}
-
-/// Returns `, while process 7 (python, 9.00 GiB) is on the device, too`, or nothing if no process is known.
-fn holders(held_by: &[OtherProcess]) -> String {
-    match held_by {
-        [] => String::new(),
-        [one] => format!(", while {one} is on the device, too"),
-        all => {
-            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-            format!(", while others are on the device, too: {}", all.join(", "))
-        }
-    }
+    pub(crate) bytes: Bytes,
 }
 
 /// A machine that executes schedules.
@@ -362,10 +192,10 @@ pub trait Device: Send {
     }
 
     /// Allocates zeroed device memory and host memory. Memory allocated earlier is freed first.
-    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError>;
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), Error>;
 
     /// Makes room for iterations with this many events and commands.
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError>;
+    fn reserve(&mut self, room: Room) -> Result<(), Error>;
 
     /// Starts an iteration; if it is timed, this is the zero of [`Device::event_seconds`].
     fn begin(&mut self, iteration: IterationId) -> Begun;
@@ -393,20 +223,20 @@ pub trait Device: Send {
     fn submit(&mut self) {}
 
     /// Waits until all streams are idle, and returns the first failure of the iteration.
-    fn synchronise(&mut self) -> Result<(), DeviceError>;
+    fn synchronise(&mut self) -> Result<(), Error>;
 
     /// Time of an event since the start of the last iteration, which was timed.
     fn event_seconds(&mut self, event: EventId) -> Seconds;
 
     /// Writes to the allocation, between iterations.
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error>;
 
     /// Reads from the allocation, between iterations.
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error>;
 
     /// Reads data that a running iteration writes no more, if an event recorded after the last write has happened; otherwise
     /// returns `false`. A device that cannot tell waits for the end of the iteration.
-    fn read_behind(&mut self, _event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+    fn read_behind(&mut self, _event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, Error> {
         self.synchronise()?;
         self.read(offset, data)?;
         Ok(true)
@@ -424,19 +254,19 @@ pub trait Device: Send {
 
     /// A part of the host memory, between iterations, or during one that does not touch it; available even after the device
     /// is lost.
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error>;
 }
 
 /// Access to the allocation while an iteration runs.
 pub trait Beside {
     /// Reads bytes that no pending command writes.
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error>;
 
     /// Writes bytes that no pending command touches; commands enqueued later read the new bytes.
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error>;
 
     /// Enqueues a write on the compute stream.
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error>;
 }
 
 /// Sums over the devices of several workers, made by the devices themselves, in an order that they choose.
@@ -445,29 +275,33 @@ pub trait Beside {
 /// calls. No call waits: if a worker is gone, a sum never ends until it is abandoned.
 pub trait Collective {
     /// Invitation, as words that one worker sends to the others so that they can join.
-    fn invite(&mut self) -> Result<Vec<u32>, DeviceError>;
+    fn invite(&mut self) -> Result<Vec<u32>, Error>;
 
     /// Begins to join the workers with the same invitation; `workers` is their number, `rank` the number of this one.
-    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError>;
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), Error>;
 
     /// Returns `true` if a sum can be begun.
-    fn is_ready(&mut self) -> Result<bool, DeviceError>;
+    fn is_ready(&mut self) -> Result<bool, Error>;
 
     /// Begins f32 sums after the earlier ones. Each range is an offset and a count; the sum over all workers of their
     /// numbers, each times its worker's factor, replaces the numbers. No command touches the ranges until the sum is done.
-    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), DeviceError>;
+    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), Error>;
 
     /// Returns `true` if every sum that was begun is done.
-    fn is_done(&mut self) -> Result<bool, DeviceError>;
+    fn is_done(&mut self) -> Result<bool, Error>;
 
     /// Ends unfinished sums on this device only, and waits until they no longer touch memory; the workers must join again.
     fn abandon(&mut self);
 }
 
 /// Checks that a range lies in an allocation.
-pub(crate) fn in_range(offset: Bytes, bytes: Bytes, memory: Bytes) -> Result<(), DeviceError> {
+pub(crate) fn in_range(offset: Bytes, bytes: Bytes, memory: Bytes) -> Result<(), Error> {
     match offset.0.checked_add(bytes.0) {
         Some(end) if end <= memory.0 => Ok(()),
-        _ => Err(DeviceError::OutOfRange { offset, bytes, memory }),
+        _ => {
+            let message =
+                format!("{bytes} at byte {} are outside the {memory} that were allocated", offset.0);
+            Err(Error::new(Kind::Internal, message))
+        }
     }
 }

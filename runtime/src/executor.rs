@@ -16,7 +16,7 @@ mod timing;
 
 use crate::cpu::kernels::rounded;
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
-use crate::error::RuntimeError;
+use crate::error::{Kind, RuntimeError};
 use crate::host::{HostSlab, host_slab};
 use crate::state::Half;
 use crate::waits::crossing_waits;
@@ -222,7 +222,10 @@ impl Executor {
         schedule: &Schedule,
         more: impl FnOnce(&mut Executor, &Builder) -> Result<(Option<Keeping>, Option<Apart>), RuntimeError>,
     ) -> Result<Loaded, RuntimeError> {
-        let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
+        let places = locate(&program.trace, schedule).map_err(|fault| {
+            let message = format!("the schedule is not valid for this program: {fault}");
+            RuntimeError::new(Kind::Verification, message)
+        })?;
         check_program(program)?;
         if !self.device.stores(program.feature_maps) {
             let precision = self.device.facts().precision;

@@ -26,12 +26,12 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
-pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead};
+pub use cuda::{CudaDevice, CudaOptions};
 pub use device::{
-    Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind,
-    MemoryLayout, Room, Transfer,
+    Begun, Beside, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Transfer,
 };
-pub use error::RuntimeError;
+pub use error::{DeviceError, Error, Instead, Kind, MemoryKind, RuntimeError};
 pub use executor::{Executor, Loaded, Whole};
 pub use group::{Group, GroupError, GroupFacts};
 pub use host::{HostSlab, host_slab};

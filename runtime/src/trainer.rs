@@ -23,7 +23,7 @@ mod weights;
 use crate::checkpoint::DataName;
 use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
-use crate::error::RuntimeError;
+use crate::error::{Kind, RuntimeError};
 use crate::executor::{Executor, Loaded};
 use crate::group::Group;
 use crate::noise::GradientNorms;
@@ -447,7 +447,7 @@ impl Trainer {
             }
             let Metrics { loss, correct, counted } = self.metrics()?;
             if !loss.is_finite() {
-                return Err(RuntimeError::Diverged { step, loss });
+                return Err(RuntimeError::diverged(step, loss));
             }
             let observation = Observation {
                 step,
@@ -522,7 +522,7 @@ impl Trainer {
             None => source.batch_of(next).map(drop),
         };
         match read {
-            Err(RuntimeError::Data { .. }) => Ok(()),
+            Err(error) if error.kind == Kind::Data => Ok(()),
             other => other,
         }
     }
@@ -595,7 +595,7 @@ impl Trainer {
         }
         let loss = sums.0 / sums.2;
         if !loss.is_finite() {
-            return Err(RuntimeError::Diverged { step: self.step, loss: loss as f32 });
+            return Err(RuntimeError::diverged(self.step, loss as f32));
         }
         let (correct, labels) = (sums.1 as u64, sums.2 as u64);
         Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))

@@ -6,7 +6,7 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Alternative;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, DeviceError, Executor, HostMemory, MemoryLayout, Null, RuntimeError, host_slab,
+    Cpu, CpuOptions, Executor, HostMemory, Kind, MemoryLayout, Null, RuntimeError, host_slab,
 };
 use plimsoll_testing::{Random, random_schedule};
 use std::os::unix::fs::PermissionsExt;
@@ -171,8 +171,9 @@ fn a_kernel_that_panics_is_an_error_and_no_hang() {
         for _ in 0..3 {
             run(&mut executor, 9).expect("class 9 of 10 is there");
             match run(&mut executor, 77) {
-                Err(RuntimeError::Device(DeviceError::Failed { what, .. })) => {
-                    assert_eq!(what, "softmax_cross_entropy_forward");
+                Err(error) => {
+                    let start = "`softmax_cross_entropy_forward` failed on the Compute stream: ";
+                    assert!(error.message.starts_with(start), "{error}");
                 }
                 other => panic!("class 77 of 10 ended as {other:?}"),
             }
@@ -195,9 +196,7 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
     assert!(!path.exists(), "its name is gone, so nothing is left however the run ends");
     drop(executor);
     let check = |path: &Path, bytes: u64, expected: &str| match with_host(path, bytes) {
-        Err(RuntimeError::Device(DeviceError::HostFile { why, .. })) => {
-            assert!(why.contains(expected), "{why}");
-        }
+        Err(error) => assert!(error.message.contains(expected), "{error}"),
         other => panic!("{}: {:?}", path.display(), other.map(|_| "allocated")),
     };
     check(&folder.path().join("missing/slab"), 4096, "folder does not exist");
@@ -225,7 +224,7 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
 fn more_memory_than_the_machine_has_is_refused() {
     let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), ..MemoryLayout::default() };
     match Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout) {
-        Err(RuntimeError::Device(DeviceError::OutOfMemory { needed, .. })) => {
+        Err(RuntimeError { kind: Kind::OutOfMemory { needed, .. }, .. }) => {
             assert_eq!(needed, Bytes(1 << 60));
         }
         other => panic!("{:?}", other.map(|_| "allocated")),

@@ -11,7 +11,7 @@ use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{KernelCode, Refusal, Survey, survey};
 use plimsoll_runtime::group::measure;
-use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions, Device, DeviceError, MemoryKind, RuntimeError};
+use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Error as RuntimeError, MemoryKind};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
@@ -80,7 +80,7 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Error> {
 /// Measured network between launched processes, and advice on planning for it; `None` for one process.
 fn workers() -> Result<Option<(Table, String)>, Error> {
     let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
-    let lost = |error| processes::noted(RuntimeError::Group(error).into());
+    let lost = |error| processes::noted(RuntimeError::from(error).into());
     let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
     let (count, interconnect) = (world.facts().workers as u64, measured.interconnect.to_string());
     let mut facts: Facts = vec![
@@ -130,7 +130,7 @@ fn kept_in() -> String {
 }
 
 /// CUDA's state, with doubts as advice; a machine without CUDA gets one line.
-fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
+fn cuda(survey: Result<Survey, RuntimeError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
         Err(error) => {
@@ -201,11 +201,11 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
         Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
         Err(error) => cuda_in_words(error),
     };
-    let cublas = match &survey.libraries.cublas {
+    let cublas = match &survey.cublas {
         Ok(path) => path.display().to_string(),
         Err(error) => cuda_in_words(error),
     };
-    let cudnn = match &survey.libraries.cudnn {
+    let cudnn = match &survey.cudnn {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
         Err(error) => cuda_in_words(error),
     };
@@ -336,9 +336,7 @@ fn vector() -> &'static str {
 fn copy_rate() -> Result<BytesPerSecond, Error> {
     let needed = Bytes(2 * COPY as u64);
     if let Some(available) = available_bytes().filter(|available| *available < needed) {
-        let (what, held_by) = (MemoryKind::Host, Vec::new());
-        let error = DeviceError::OutOfMemory { what, needed, available, held_by };
-        return Err(RuntimeError::from(error).into());
+        return Err(RuntimeError::out_of_memory(MemoryKind::Host, needed, available, &[]).into());
     }
     let (from, mut to) = (vec![1u8; COPY], vec![2u8; COPY]);
     let mut best = f64::INFINITY;

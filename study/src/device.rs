@@ -6,7 +6,7 @@ use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
 use plimsoll_runtime::cuda;
-use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, RuntimeError};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -221,7 +221,7 @@ impl Setup {
             return Err(Error::new(Kind::Device, message)
                 .help("let the workers see GPUs of one kind only, by CUDA_VISIBLE_DEVICES"));
         }
-        let device = gpu.open.another()?.without_graphs().map_err(RuntimeError::Device)?;
+        let device = gpu.open.another()?.without_graphs()?;
         Ok(Box::new(if nccl { device.with_nccl(&first.options.libraries)? } else { device }))
     }
 }

@@ -8,7 +8,7 @@ use crate::words::lines;
 use plimsoll_ir::Bytes;
 use plimsoll_networks::NetworkError;
 use plimsoll_profiler::ProfileError;
-use plimsoll_runtime::{CudaError, DeviceError, GroupError, Instead, MemoryKind, RuntimeError};
+use plimsoll_runtime::{self as runtime, GroupError, Instead, MemoryKind};
 use plimsoll_tuner::PlanError;
 use plimsoll_tuner::model::{FitError, UnknownOp};
 use plimsoll_tuner::rate::RateError;
@@ -145,17 +145,13 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Describes why a device is missing, with the options that avoid the need for it.
-pub fn cuda_in_words(error: &CudaError) -> String {
-    match error.instead() {
-        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
-        Some(Instead::Hosts) => format!("{error}; or tune without --nccl, so that the workers' hosts sum"),
-        None => error.to_string(),
-    }
-}
-
-impl From<CudaError> for Error {
-    fn from(error: CudaError) -> Error {
-        Error::new(Kind::Device, cuda_in_words(&error))
+pub fn cuda_in_words(error: &runtime::Error) -> String {
+    match error.kind {
+        runtime::Kind::Missing(Instead::Cpu) => format!("{error}, or choose --device cpu"),
+        runtime::Kind::Missing(Instead::Hosts) => {
+            format!("{error}; or tune without --nccl, so that the workers' hosts sum")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -216,37 +212,30 @@ impl From<RateError> for Error {
     }
 }
 
-impl From<RuntimeError> for Error {
-    fn from(error: RuntimeError) -> Error {
-        let kind = match error {
-            RuntimeError::Schedule(_) => Kind::Verification,
-            RuntimeError::Device(DeviceError::OutOfRange { .. }) | RuntimeError::Draw { .. } => {
-                Kind::Internal
-            }
-            RuntimeError::Group(GroupError::Different { .. }) => Kind::Usage,
-            RuntimeError::Device(_) | RuntimeError::Group(_) => Kind::Device,
-            RuntimeError::Mismatch { .. }
-            | RuntimeError::Data { .. }
-            | RuntimeError::Checkpoint { .. }
-            | RuntimeError::Overflowed { .. }
-            | RuntimeError::Diverged { .. } => Kind::Usage,
+impl From<runtime::Error> for Error {
+    fn from(error: runtime::Error) -> Error {
+        use runtime::Kind as Theirs;
+        let kind = match error.kind {
+            Theirs::Internal => Kind::Internal,
+            Theirs::Verification => Kind::Verification,
+            Theirs::Usage | Theirs::Data | Theirs::Diverged => Kind::Usage,
+            Theirs::Group(GroupError::Different { .. }) => Kind::Usage,
+            _ => Kind::Device,
         };
-        let ours = Error::new(kind, &error);
-        match error {
-            RuntimeError::Group(error) => ours.because(Cause::Group(error)),
-            RuntimeError::Device(DeviceError::OutOfMemory {
-                what: MemoryKind::Device, available, ..
-            }) => ours.help(match unbudgeted(available) {
-                Bytes::ZERO => "end what else is on the GPU; `plimsoll doctor` shows it".to_owned(),
-                fits => format!(
-                    "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
-                    fits.0 >> 20
-                ),
-            }),
-            RuntimeError::Device(DeviceError::Full { .. } | DeviceError::NotPinned { .. }) => {
-                ours.help("--budget sets the budget")
+        let ours = Error::new(kind, cuda_in_words(&error));
+        match error.kind {
+            Theirs::Group(error) => ours.because(Cause::Group(error)),
+            Theirs::OutOfMemory { what: MemoryKind::Device, available, .. } => {
+                ours.help(match unbudgeted(available) {
+                    Bytes::ZERO => "end what else is on the GPU; `plimsoll doctor` shows it".to_owned(),
+                    fits => format!(
+                        "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
+                        fits.0 >> 20
+                    ),
+                })
             }
-            RuntimeError::Device(DeviceError::NotTogether { .. }) => ours.help(
+            Theirs::Full | Theirs::NotPinned => ours.help("--budget sets the budget"),
+            Theirs::NotTogether => ours.help(
                 "where it stays so, tune without --nccl into another folder, so that the workers' hosts sum",
             ),
             _ => ours,

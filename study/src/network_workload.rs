@@ -29,8 +29,8 @@ use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
 use plimsoll_runtime::{
-    Device, DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError,
-    Trainer, TrainingPlan,
+    Device, Executor, Kind as Fault, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, Trainer,
+    TrainingPlan,
 };
 use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
@@ -175,7 +175,7 @@ impl NetworkWorkload {
         if given.is_none()
             && let Setup::Cuda(gpu) = &self.setup
         {
-            let free = gpu.open.free_memory().map_err(RuntimeError::from)?;
+            let free = gpu.open.free_memory()?;
             return Ok(unbudgeted(free));
         }
         let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
@@ -286,9 +286,9 @@ impl NetworkWorkload {
         let layout = layout_of(programs, &*device).keeping_state(trained);
         let state = layout.state;
         let mut executor = Executor::new(device, layout).map_err(|error| {
-            let of_host = match &error {
-                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != MemoryKind::Device,
-                RuntimeError::Device(DeviceError::NotPinned { .. }) => true,
+            let of_host = match error.kind {
+                Fault::OutOfMemory { what, .. } => what != MemoryKind::Device,
+                Fault::NotPinned => true,
                 _ => false,
             };
             let error = Error::from(error);

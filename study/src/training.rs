@@ -30,8 +30,8 @@ use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
-    TrainingPlan, Weights, state_bytes,
+    Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
+    Weights, state_bytes,
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
 use saving::{Saving, cannot_keep};
@@ -516,10 +516,10 @@ fn resume(
     saved: &Checkpoint,
     checkpoint: &Path,
 ) -> Result<LearningRateSchedule, Error> {
-    trainer.resume(saved, checkpoint).map_err(|error| match error {
+    trainer.resume(saved, checkpoint).map_err(|error| match error.is_of_device() {
         // The file remains valid.
-        RuntimeError::Device(_) => Error::from(error),
-        _ => Error::from(error).help("train with the same options, or start anew with --fresh"),
+        true => Error::from(error),
+        false => Error::from(error).help("train with the same options, or start anew with --fresh"),
     })?;
     Ok(saved.progress.plan.rate)
 }

@@ -70,12 +70,7 @@ impl Memory {
         if let Some(available) = available_bytes() {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
-                return Err(DeviceError::OutOfMemory {
-                    what: MemoryKind::DeviceAndHost,
-                    needed,
-                    available,
-                    held_by: Vec::new(),
-                });
+                return Err(DeviceError::out_of_memory(MemoryKind::DeviceAndHost, needed, available, &[]));
             }
         }
         let device = anonymous(layout.device(), MemoryKind::Device)?;
@@ -120,12 +115,7 @@ const PAGE: usize = 4096;
 
 /// Anonymous memory with all its pages in memory.
 fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
-    let short = || DeviceError::OutOfMemory {
-        what,
-        needed: bytes,
-        available: machine_bytes().unwrap_or_default(),
-        held_by: Vec::new(),
-    };
+    let short = || DeviceError::out_of_memory(what, bytes, machine_bytes().unwrap_or_default(), &[]);
     if bytes == Bytes::ZERO {
         return Ok(Region::empty());
     }
@@ -156,10 +146,9 @@ fn what_to_do(error: &std::io::Error) -> String {
 
 /// A file of exactly this length, all of its blocks allocated.
 fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
-    let fault = |error: &std::io::Error| DeviceError::HostFile {
-        path: path.to_owned(),
-        bytes,
-        why: what_to_do(error),
+    let fault = |error: &std::io::Error| {
+        let why = what_to_do(error);
+        DeviceError::device(format!("the host file `{}` cannot hold {bytes}: {why}", path.display()))
     };
     let options = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = options.map_err(|e| fault(&e))?;

@@ -141,11 +141,8 @@ impl Streams {
         for stream in Stream::ALL {
             let worker = Worker::new(stream, options, Arc::clone(&streams.common))?;
             let builder = std::thread::Builder::new().name(format!("plimsoll-{stream:?}").to_lowercase());
-            let thread = builder.spawn(move || worker.work()).map_err(|error| DeviceError::Failed {
-                stream,
-                what: "starting its thread".to_owned(),
-                why: error.to_string(),
-            })?;
+            let failed = |error| DeviceError::failed(stream, "starting its thread", error);
+            let thread = builder.spawn(move || worker.work()).map_err(failed)?;
             streams.threads.push(thread);
         }
         Ok(streams)
@@ -230,11 +227,8 @@ impl Worker {
         let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
         let link = options.link.filter(|_| stream != Stream::Compute);
         let pace = link.map(|link| Pace::new(link, stream, options.hurry.clone()));
-        let threads = Threads::new(count).map_err(|error| DeviceError::Failed {
-            stream,
-            what: format!("starting {count} compute threads"),
-            why: error.to_string(),
-        })?;
+        let starting = format!("starting {count} compute threads");
+        let threads = Threads::new(count).map_err(|error| DeviceError::failed(stream, &starting, error))?;
         let &CpuOptions { delays, feature_maps, .. } = options;
         Ok(Worker { stream, common, threads, pace, delays, feature_maps, done: 0 })
     }
@@ -312,11 +306,7 @@ impl Worker {
             }
         }));
         if let Err(panic) = outcome {
-            self.fail(DeviceError::Failed {
-                stream: self.stream,
-                what: launch.call.name().to_owned(),
-                why: message_of(&*panic),
-            });
+            self.fail(DeviceError::failed(self.stream, launch.call.name(), message_of(&*panic)));
         }
     }
 

@@ -9,9 +9,10 @@
 //! is damaged, or that the driver refuses, is compiled anew.
 
 use super::driver::{Context, Module};
-use super::error::{Capability, CudaError, Refusal, advice};
+use super::error::{Capability, Refusal};
 use super::presence::{NVRTC, NVRTC_12, Search};
-use super::table::CompilerFunctions;
+use super::table::{CompilerFunctions, call};
+use crate::error::Error;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,15 +62,14 @@ pub(super) struct Compiler {
 
 impl Compiler {
     /// Finds and loads the NVRTC for a driver of this version of CUDA.
-    pub(super) fn load(search: &Search, driver: (u32, u32)) -> Result<Compiler, CudaError> {
+    pub(super) fn load(search: &Search, driver: (u32, u32)) -> Result<Compiler, Error> {
         let wanted = if driver.0 < 13 { NVRTC_12 } else { NVRTC };
         let found = search.load(&wanted)?;
         let functions = CompilerFunctions::of(&found, &wanted)?;
         let mut compiler = Compiler { functions, path: found.leak(), version: (0, 0) };
         let (mut major, mut minor): (c_int, c_int) = (0, 0);
         // SAFETY: the call writes two numbers.
-        let status = unsafe { (compiler.functions.nvrtcVersion)(&mut major, &mut minor) };
-        compiler.check("nvrtcVersion", status)?;
+        unsafe { call!(compiler, nvrtcVersion(&mut major, &mut minor)) }?;
         compiler.version = (major.unsigned_abs(), minor.unsigned_abs());
         Ok(compiler)
     }
@@ -84,65 +84,59 @@ impl Compiler {
         self.version
     }
 
-    fn check(&self, call: &str, status: u32) -> Result<(), CudaError> {
+    fn check(&self, call: &str, status: u32) -> Result<(), Error> {
         if status == 0 {
             return Ok(());
         }
-        Err(CudaError::Compile { path: self.path.clone(), log: format!("{call} gave {status}") })
+        Err(self.not_compiled(&format!("{call} gave {status}")))
+    }
+
+    /// Error of kernels that do not compile: a bug of ours, or an NVRTC that reads them differently.
+    fn not_compiled(&self, log: &str) -> Error {
+        Error::device(format!("the kernels do not compile with NVRTC `{}`: {log}", self.path.display()))
     }
 
     /// Compilation target: the device's own architecture if NVRTC knows it, else the newest that the device can run.
-    fn target(&self, device: &str, capability: Capability) -> Result<Target, CudaError> {
+    fn target(&self, device: &str, capability: Capability) -> Result<Target, Error> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
-        self.check("nvrtcGetNumSupportedArchs", unsafe {
-            (self.functions.nvrtcGetNumSupportedArchs)(&mut count)
-        })?;
+        unsafe { call!(self, nvrtcGetNumSupportedArchs(&mut count)) }?;
         let mut known: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or_default()];
         // SAFETY: the call writes as many numbers as it said.
-        self.check("nvrtcGetSupportedArchs", unsafe {
-            (self.functions.nvrtcGetSupportedArchs)(known.as_mut_ptr())
-        })?;
+        unsafe { call!(self, nvrtcGetSupportedArchs(known.as_mut_ptr())) }?;
         let known =
             known.iter().map(|n| n.unsigned_abs()).map(|n| Capability { major: n / 10, minor: n % 10 });
-        target(&known.collect::<Vec<_>>(), capability).map_err(|least| CudaError::Capability {
-            path: self.path.clone(),
-            least,
-            device: device.to_owned(),
-            capability,
+        target(&known.collect::<Vec<_>>(), capability).map_err(|least| {
+            Error::device(format!(
+                "NVRTC `{}` makes code for compute capability {least} at least, and {device} has {capability}; put an older \
+                 NVRTC first with PLIMSOLL_CUDA_LIBRARIES=FOLDER",
+                self.path.display()
+            ))
         })
     }
 
     /// Compiles to a cubin, or to PTX that ends with a zero.
-    fn compile(&self, source: &str, target: Target) -> Result<Vec<u8>, CudaError> {
+    fn compile(&self, source: &str, target: Target) -> Result<Vec<u8>, Error> {
         let source = CString::new(source).expect("the kernels have no zero");
         let architecture = CString::new(format!("--gpu-architecture={target}")).expect("it has no zero");
         let options: Vec<*const c_char> =
             [architecture.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
         let f = &self.functions;
-        let mut program = null_mut();
+        let (mut program, text, file) = (null_mut(), source.as_ptr(), c"plimsoll.cu".as_ptr());
         // SAFETY: texts end with a zero and live until the program is destroyed; the call writes one handle.
-        let status = unsafe {
-            (f.nvrtcCreateProgram)(&mut program, source.as_ptr(), c"plimsoll.cu".as_ptr(), 0, null(), null())
-        };
-        self.check("nvrtcCreateProgram", status)?;
+        unsafe { call!(self, nvrtcCreateProgram(&mut program, text, file, 0, null(), null())) }?;
         // SAFETY: the program was made just now; the count is that of the options.
         let compiled = unsafe { (f.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
-        // SAFETY: in both pairs of calls the first writes a number, the second as many bytes.
+        // SAFETY: in each pair of calls the first writes a number, the second as many bytes.
         let code = unsafe {
             match target {
                 _ if compiled != 0 => {
-                    let log = self.bytes(
-                        program,
-                        "nvrtcGetProgramLog",
-                        f.nvrtcGetProgramLogSize,
-                        f.nvrtcGetProgramLog,
-                    );
-                    let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
+                    let (size, get) = (f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog);
+                    let log = self.bytes(program, "nvrtcGetProgramLog", size, get).unwrap_or_default();
+                    let log = String::from_utf8_lossy(&log);
                     let log = log.trim_end_matches('\0').trim();
-                    let gave = || format!("nvrtcCompileProgram gave {compiled}");
-                    let log = if log.is_empty() { gave() } else { log.to_owned() };
-                    Err(CudaError::Compile { path: self.path.clone(), log })
+                    let gave = format!("nvrtcCompileProgram gave {compiled}");
+                    Err(self.not_compiled(if log.is_empty() { &gave } else { log }))
                 }
                 Target::Machine(_) => {
                     self.bytes(program, "nvrtcGetCUBIN", f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)
@@ -165,7 +159,7 @@ impl Compiler {
         call: &str,
         size: unsafe extern "C" fn(P, *mut usize) -> u32,
         get: unsafe extern "C" fn(P, *mut c_char) -> u32,
-    ) -> Result<Vec<u8>, CudaError> {
+    ) -> Result<Vec<u8>, Error> {
         let mut count = 0usize;
         // SAFETY: passed on to the caller.
         self.check(call, unsafe { size(program, &mut count) })?;
@@ -182,7 +176,7 @@ impl Compiler {
         source: &str,
         device: (&str, Capability),
         cache: Option<&Path>,
-    ) -> Result<(Module, KernelCode), CudaError> {
+    ) -> Result<(Module, KernelCode), Error> {
         let target = self.target(device.0, device.1)?;
         if let Target::Virtual(known) = target {
             let (major, minor) = self.version;
@@ -204,8 +198,7 @@ impl Compiler {
         }
         let code = self.compile(source, target)?;
         let refused = |refusal: Refusal| {
-            let what_to_do = advice(refusal.code);
-            CudaError::Load { refusal, what_to_do }
+            Error::device(format!("the driver does not load the kernels: {refusal}; {}", refusal.advice()))
         };
         let module = Module::load(context, &code).map_err(refused)?;
         let kept = file.filter(|file| {
@@ -307,7 +300,7 @@ mod tests {
         assert!(ptx.contains(".target sm_90") && ptx.contains(".visible .entry sgd("), "{}", &ptx[..400]);
         assert!(ptx.ends_with('\0'), "the driver reads to the zero");
         let error = compiler.compile("no kernel at all", own).expect_err("that is no C");
-        assert!(matches!(&error, CudaError::Compile { log, .. } if log.contains("plimsoll.cu")), "{error}");
+        assert!(error.message.contains("plimsoll.cu"), "{error}");
         let old = compiler.target("an old device", capability(50)).expect_err("NVRTC 13 begins at 7.5");
         assert!(old.to_string().contains("an old device has 5.0"), "{old}");
     }

@@ -6,22 +6,20 @@
 //!
 //! Deliberately does not use the default stream for itself, or the bindings' own loader and wrappers (see `table.rs`).
 
-use super::error::{Capability, CudaError, Refusal, advice, code};
+use super::error::{Capability, Refusal};
 use super::presence::{DRIVER, Search};
-use super::table::DriverFunctions;
+use super::table::{DriverFunctions, call};
+use crate::error::Error;
 use cudarc::driver::sys::{
     CUctx_st, CUdevice, CUdevice_attribute, CUevent_flags_enum, CUevent_record_flags_enum, CUevent_st,
-    CUfunc_st, CUgraph_st, CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
+    CUfunc_st, CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
+    cudaError_enum as Of,
 };
 use memmap2::MmapMut;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
-
-/// No order with the default stream.
-const NON_BLOCKING: u32 = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-const DISABLE_TIMING: u32 = CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
 
 /// A handle of the driver or a library, usable from any thread.
 pub(super) struct Handle<T>(pub(super) *mut T);
@@ -63,29 +61,33 @@ pub struct GpuFacts {
 
 impl Driver {
     /// Loads and starts the driver; an error if it sees no device.
-    pub(super) fn start(search: &Search) -> Result<Driver, CudaError> {
+    pub(super) fn start(search: &Search) -> Result<Driver, Error> {
         let found = search.load(&DRIVER)?;
         let functions = DriverFunctions::of(&found, &DRIVER)?;
         let driver = Driver { functions, path: found.leak() };
+        let no_device = |refusal: &Refusal| {
+            refusal.is(Of::CUDA_ERROR_NO_DEVICE) || refusal.is(Of::CUDA_ERROR_INVALID_DEVICE)
+        };
         // SAFETY: `cuInit` may be called at any time, and more than once.
-        let started = driver.check("cuInit", unsafe { (driver.functions.cuInit)(0) });
-        let no_device = |refusal: &Refusal| [code::NO_DEVICE, code::INVALID_DEVICE].contains(&refusal.code);
-        match started {
-            Ok(()) => {}
-            Err(refusal) if no_device(&refusal) => return Err(driver.no_device()),
-            Err(refusal) => {
-                let what_to_do = advice(refusal.code);
-                return Err(CudaError::Start { path: driver.path, refusal, what_to_do });
-            }
-        }
-        if driver.devices()? == 0 { Err(driver.no_device()) } else { Ok(driver) }
-    }
-
-    /// Error for a machine without any device.
-    fn no_device(&self) -> CudaError {
-        match std::env::var_os("CUDA_VISIBLE_DEVICES") {
-            Some(value) => CudaError::Visible { value: value.to_string_lossy().into_owned() },
-            None => CudaError::NoDevice { path: self.path.clone() },
+        match unsafe { call!(driver, cuInit(0)) } {
+            Ok(()) if driver.devices()? > 0 => Ok(driver),
+            Err(refusal) if !no_device(&refusal) => Err(Error::device(format!(
+                "the driver `{}` does not start: {refusal}; {}",
+                driver.path.display(),
+                refusal.advice()
+            ))),
+            _ => Err(Error::device(match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+                Some(value) => format!(
+                    "CUDA_VISIBLE_DEVICES is `{}`, which leaves no device to see; unset it, or name devices that \
+                     `nvidia-smi -L` lists, such as CUDA_VISIBLE_DEVICES=0",
+                    value.display()
+                ),
+                None => format!(
+                    "the driver `{}` sees no CUDA device; `nvidia-smi -L` lists those of the machine, and a container must be \
+                     given them",
+                    driver.path.display()
+                ),
+            })),
         }
     }
 
@@ -98,8 +100,7 @@ impl Driver {
     pub(super) fn version(&self) -> Result<(u32, u32), Refusal> {
         let mut version: c_int = 0;
         // SAFETY: the call writes one number.
-        let status = unsafe { (self.functions.cuDriverGetVersion)(&mut version) };
-        self.check("cuDriverGetVersion", status)?;
+        unsafe { call!(self, cuDriverGetVersion(&mut version)) }?;
         let version = version.unsigned_abs();
         Ok((version / 1000, version % 1000 / 10))
     }
@@ -108,41 +109,39 @@ impl Driver {
     pub(super) fn devices(&self) -> Result<u32, Refusal> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
-        self.check("cuDeviceGetCount", unsafe { (self.functions.cuDeviceGetCount)(&mut count) })?;
+        unsafe { call!(self, cuDeviceGetCount(&mut count)) }?;
         Ok(u32::try_from(count).unwrap_or_default())
     }
 
-    fn device(&self, ordinal: u32) -> Result<CUdevice, CudaError> {
+    fn device(&self, ordinal: u32) -> Result<CUdevice, Error> {
         let devices = self.devices()?;
         if ordinal >= devices {
-            return Err(CudaError::Ordinal { ordinal, devices });
+            let range = match devices {
+                1 => "the only one is cuda:0".to_owned(),
+                n => format!("they are cuda:0 to cuda:{}", n - 1),
+            };
+            return Err(Error::device(format!("there is no device cuda:{ordinal}: {range}")));
         }
         let mut device: CUdevice = 0;
         // SAFETY: the call writes one device; the ordinal is one that there is.
-        let status = unsafe { (self.functions.cuDeviceGet)(&mut device, ordinal as c_int) };
-        self.check("cuDeviceGet", status)?;
+        unsafe { call!(self, cuDeviceGet(&mut device, ordinal as c_int)) }?;
         Ok(device)
     }
 
     /// Facts about a device, found without using it.
-    pub(super) fn facts(&self, ordinal: u32) -> Result<GpuFacts, CudaError> {
+    pub(super) fn facts(&self, ordinal: u32) -> Result<GpuFacts, Error> {
+        use CUdevice_attribute as A;
         let device = self.device(ordinal)?;
-        let mut text = [0 as c_char; 256];
+        let (mut text, mut memory) = ([0 as c_char; 256], 0usize);
+        let (at, length) = (text.as_mut_ptr(), text.len() as c_int);
         // SAFETY: the call writes at most as many bytes as its length argument says, the last a zero.
-        let status =
-            unsafe { (self.functions.cuDeviceGetName)(text.as_mut_ptr(), text.len() as c_int, device) };
-        self.check("cuDeviceGetName", status)?;
+        unsafe { call!(self, cuDeviceGetName(at, length, device)) }?;
         let name = words(&text);
         // SAFETY: as above.
-        let status =
-            unsafe { (self.functions.cuDeviceGetPCIBusId)(text.as_mut_ptr(), text.len() as c_int, device) };
-        self.check("cuDeviceGetPCIBusId", status)?;
+        unsafe { call!(self, cuDeviceGetPCIBusId(at, length, device)) }?;
         let bus = words(&text).to_lowercase();
-        let mut memory = 0usize;
         // SAFETY: the call writes one number.
-        let status = unsafe { (self.functions.cuDeviceTotalMem_v2)(&mut memory, device) };
-        self.check("cuDeviceTotalMem", status)?;
-        use CUdevice_attribute as A;
+        unsafe { call!(self, cuDeviceTotalMem_v2(&mut memory, device)) }?;
         let capability = Capability {
             major: self.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)?,
             minor: self.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)?,
@@ -154,27 +153,19 @@ impl Driver {
     fn attribute(&self, attribute: CUdevice_attribute, device: CUdevice) -> Result<u32, Refusal> {
         let mut value: c_int = 0;
         // SAFETY: the call writes one number.
-        let status = unsafe { (self.functions.cuDeviceGetAttribute)(&mut value, attribute, device) };
-        self.check("cuDeviceGetAttribute", status)?;
+        unsafe { call!(self, cuDeviceGetAttribute(&mut value, attribute, device)) }?;
         Ok(u32::try_from(value).unwrap_or_default())
     }
 
     /// Converts a status to a result.
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        if status == 0 {
-            return Ok(());
-        }
         let text = |function: unsafe extern "C" fn(u32, *mut *const c_char) -> u32| {
-            let mut text = std::ptr::null();
+            let mut text = null();
             // SAFETY: the call writes the address of a text that lives as long as the driver, or fails.
-            let known = unsafe { function(status, &mut text) } == 0 && !text.is_null();
-            // SAFETY: as above.
-            known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+            unsafe { (function(status, &mut text) == 0).then(|| words_at(text)).flatten() }
         };
-        let name = text(self.functions.cuGetErrorName).unwrap_or_else(|| format!("error {status}"));
-        let text = text(self.functions.cuGetErrorString)
-            .unwrap_or_else(|| "an error that it has no words for".into());
-        Err(Refusal { call, code: status, name, text })
+        let f = &self.functions;
+        Refusal::check(call, status, || [text(f.cuGetErrorName), text(f.cuGetErrorString)])
     }
 }
 
@@ -182,6 +173,15 @@ impl Driver {
 pub(super) fn words(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A C string of a library; `None` for null.
+///
+/// # Safety
+/// The text ends with a zero, and lives during the call.
+pub(super) unsafe fn words_at(text: *const c_char) -> Option<String> {
+    // SAFETY: passed on to the caller.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
 }
 
 /// The primary context of a device.
@@ -193,59 +193,74 @@ pub(super) struct Context {
 
 impl Context {
     /// Retains a device's primary context and makes it this thread's.
-    pub(super) fn retain(driver: Driver, ordinal: u32) -> Result<Arc<Context>, CudaError> {
+    pub(super) fn retain(driver: Driver, ordinal: u32) -> Result<Arc<Context>, Error> {
         let device = driver.device(ordinal)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle.
-        let status = unsafe { (driver.functions.cuDevicePrimaryCtxRetain)(&mut raw, device) };
-        driver.check("cuDevicePrimaryCtxRetain", status).map_err(|refusal| {
-            let what_to_do = advice(refusal.code);
-            CudaError::Device { ordinal, refusal, what_to_do }
+        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&mut raw, device)) }.map_err(|refusal| {
+            Error::device(format!("cuda:{ordinal} cannot be used: {refusal}; {}", refusal.advice()))
         })?;
         let context = Context { driver, device, raw: Handle(raw) };
         context.enter()?;
         Ok(Arc::new(context))
     }
 
-    fn functions(&self) -> &DriverFunctions {
-        &self.driver.functions
-    }
-
-    fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        self.driver.check(call, status)
-    }
-
     /// Makes this the context of the thread, as all calls need.
     pub(super) fn enter(&self) -> Result<(), Refusal> {
         // SAFETY: the context is retained as long as the value lives.
-        self.check("cuCtxSetCurrent", unsafe { (self.functions().cuCtxSetCurrent)(self.raw.0) })
+        unsafe { call!(self.driver, cuCtxSetCurrent(self.raw.0)) }
     }
 
     /// Free bytes of device memory.
     pub(super) fn free_memory(&self) -> Result<u64, Refusal> {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the call writes two numbers.
-        let status = unsafe { (self.functions().cuMemGetInfo_v2)(&mut free, &mut total) };
-        self.check("cuMemGetInfo", status)?;
+        unsafe { call!(self.driver, cuMemGetInfo_v2(&mut free, &mut total)) }?;
         Ok(free as u64)
     }
 
     /// Gives a resource back. The driver refuses only if the context is lost, and everything with it.
-    fn give_back(&self, call: &'static str, status: impl FnOnce(&DriverFunctions) -> u32) {
-        let outcome = self.enter().and_then(|()| self.check(call, status(self.functions())));
-        if let Err(refusal) = outcome {
-            tracing::debug!("while giving back: {refusal}");
-        }
+    fn give_back(&self, call: impl FnOnce(&Driver) -> Result<(), Refusal>) {
+        given_back(self.enter().and_then(|()| call(&self.driver)));
+    }
+
+    /// Makes an object of the driver its value's own, which is destroyed on drop.
+    fn own<T>(self: &Arc<Context>, raw: *mut T, destroy: Destroy<T>) -> Owned<T> {
+        Owned { context: Arc::clone(self), raw: Handle(raw), destroy }
+    }
+}
+
+/// Logs the refusal to take a resource back.
+pub(super) fn given_back(outcome: Result<(), impl std::fmt::Display>) {
+    if let Err(refusal) = outcome {
+        tracing::debug!("while giving back: {refusal}");
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: retained once by `retain`; everything made in it holds the context, and is gone.
-        let status = unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
-        if let Err(refusal) = self.check("cuDevicePrimaryCtxRelease", status) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        given_back(unsafe { call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device)) });
+    }
+}
+
+/// The function that destroys an object.
+type Destroy<T> = unsafe extern "C" fn(*mut T) -> u32;
+
+/// An object of the driver, destroyed on drop.
+struct Owned<T> {
+    context: Arc<Context>,
+    raw: Handle<T>,
+    destroy: Destroy<T>,
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: made once, with its own function; the driver keeps the parts of events that streams still need, and
+        // finishes graphs that are under way; the device drops kernels only while its streams are idle.
+        let destroy =
+            |driver: &Driver| driver.check("destroying an object", unsafe { (self.destroy)(self.raw.0) });
+        self.context.give_back(destroy);
     }
 }
 
@@ -259,8 +274,7 @@ impl DeviceMemory {
     pub(super) fn allocate(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Refusal> {
         let mut address = 0;
         // SAFETY: the call writes one address.
-        let status = unsafe { (context.functions().cuMemAlloc_v2)(&mut address, bytes) };
-        context.check("cuMemAlloc", status)?;
+        unsafe { call!(context.driver, cuMemAlloc_v2(&mut address, bytes)) }?;
         Ok(DeviceMemory { context: Arc::clone(context), address })
     }
 
@@ -273,7 +287,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: allocated once by `allocate`; the device drops memory only while its streams are idle.
-        self.context.give_back("cuMemFree", |f| unsafe { (f.cuMemFree_v2)(self.address) });
+        self.context.give_back(|driver| unsafe { call!(driver, cuMemFree_v2(self.address)) });
     }
 }
 
@@ -287,9 +301,7 @@ impl PinnedMemory {
     /// Pins a mapping with the default flags: cached, and for this context.
     pub(super) fn pin(context: &Arc<Context>, mut map: MmapMut) -> Result<PinnedMemory, Refusal> {
         // SAFETY: the mapping is the value's own and is unpinned before it is unmapped.
-        let status =
-            unsafe { (context.functions().cuMemHostRegister_v2)(map.as_mut_ptr().cast(), map.len(), 0) };
-        context.check("cuMemHostRegister", status)?;
+        unsafe { call!(context.driver, cuMemHostRegister_v2(map.as_mut_ptr().cast(), map.len(), 0)) }?;
         Ok(PinnedMemory { context: Arc::clone(context), map })
     }
 
@@ -303,52 +315,38 @@ impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let base: *mut c_void = self.map.as_mut_ptr().cast();
         // SAFETY: pinned once by `pin`; the device drops memory only while its streams are idle.
-        self.context.give_back("cuMemHostUnregister", |f| unsafe { (f.cuMemHostUnregister)(base) });
+        self.context.give_back(|driver| unsafe { call!(driver, cuMemHostUnregister(base)) });
     }
 }
 
-pub(super) struct Event {
-    context: Arc<Context>,
-    raw: Handle<CUevent_st>,
-}
+pub(super) struct Event(Owned<CUevent_st>);
 
 impl Event {
     /// Creates an event with or without time stamps.
     pub(super) fn new(context: &Arc<Context>, timed: bool) -> Result<Event, Refusal> {
-        let flags = if timed { 0 } else { DISABLE_TIMING };
+        let flags = if timed { 0 } else { CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32 };
         let mut raw = null_mut();
         // SAFETY: the call writes one handle.
-        context.check("cuEventCreate", unsafe { (context.functions().cuEventCreate)(&mut raw, flags) })?;
-        Ok(Event { context: Arc::clone(context), raw: Handle(raw) })
+        unsafe { call!(context.driver, cuEventCreate(&mut raw, flags)) }?;
+        Ok(Event(context.own(raw, context.driver.functions.cuEventDestroy_v2)))
     }
 
     /// Returns `true` if its last recording outside a capture has happened; returns earlier failures of the stream as
     /// errors.
     pub(super) fn has_happened(&self) -> Result<bool, Refusal> {
         // SAFETY: the event lives.
-        let status = unsafe { (self.context.functions().cuEventQuery)(self.raw.0) };
-        if status == code::NOT_READY {
-            return Ok(false);
+        match unsafe { call!(self.0.context.driver, cuEventQuery(self.0.raw.0)) } {
+            Err(refusal) if refusal.is(Of::CUDA_ERROR_NOT_READY) => Ok(false),
+            other => other.map(|()| true),
         }
-        self.context.check("cuEventQuery", status).map(|()| true)
     }
 
     /// Seconds since an earlier event; both must be timed and have happened.
     pub(super) fn seconds_since(&self, earlier: &Event) -> Result<f64, Refusal> {
-        let mut milliseconds = 0.0f32;
+        let (mut milliseconds, [from, to]) = (0.0f32, [earlier, self].map(|event| event.0.raw.0));
         // SAFETY: the call writes one number.
-        let status = unsafe {
-            (self.context.functions().cuEventElapsedTime)(&mut milliseconds, earlier.raw.0, self.raw.0)
-        };
-        self.context.check("cuEventElapsedTime", status)?;
+        unsafe { call!(self.0.context.driver, cuEventElapsedTime(&mut milliseconds, from, to)) }?;
         Ok(f64::from(milliseconds) * 1e-3)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: made once by `new`; the driver keeps the parts that streams still need.
-        self.context.give_back("cuEventDestroy", |f| unsafe { (f.cuEventDestroy_v2)(self.raw.0) });
     }
 }
 
@@ -356,28 +354,26 @@ impl Drop for Event {
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: Handle<CUstream_st>,
-    is_borrowed: bool,
+    /// `None` for a borrowed stream.
+    _owned: Option<Owned<CUstream_st>>,
 }
 
 impl CudaStream {
-    /// Creates a stream.
+    /// Creates a stream, which has no order with the default stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<CudaStream, Refusal> {
         let mut raw = null_mut();
+        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the call writes one handle.
-        let status = unsafe { (context.functions().cuStreamCreate)(&mut raw, NON_BLOCKING) };
-        context.check("cuStreamCreate", status)?;
-        Ok(CudaStream { context: Arc::clone(context), raw: Handle(raw), is_borrowed: false })
+        unsafe { call!(context.driver, cuStreamCreate(&mut raw, flags)) }?;
+        let owned = context.own(raw, context.driver.functions.cuStreamDestroy_v2);
+        Ok(CudaStream { context: Arc::clone(context), raw: Handle(raw), _owned: Some(owned) })
     }
 
     /// A stream of this context with another owner, who keeps it; 0 is the default stream. The borrower ensures that it
     /// lives.
     pub(super) fn borrowed(context: &Arc<Context>, handle: usize) -> CudaStream {
         let raw = Handle(handle as *mut CUstream_st);
-        CudaStream { context: Arc::clone(context), raw, is_borrowed: true }
-    }
-
-    fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        self.context.check(call, status)
+        CudaStream { context: Arc::clone(context), raw, _owned: None }
     }
 
     /// The raw handle, for libraries that enqueue on it.
@@ -385,18 +381,20 @@ impl CudaStream {
         self.raw.0
     }
 
+    fn driver(&self) -> &Driver {
+        &self.context.driver
+    }
+
     /// Waits until the stream is idle; returns earlier failures as errors.
     pub(super) fn synchronise(&self) -> Result<(), Refusal> {
         // SAFETY: the stream lives as long as the value.
-        let status = unsafe { (self.context.functions().cuStreamSynchronize)(self.raw.0) };
-        self.check("cuStreamSynchronize", status)
+        unsafe { call!(self.driver(), cuStreamSynchronize(self.raw.0)) }
     }
 
     /// Enqueues the recording of an event.
     pub(super) fn record(&self, event: &Event) -> Result<(), Refusal> {
         // SAFETY: both live; the driver keeps the parts of the event that it needs.
-        let status = unsafe { (self.context.functions().cuEventRecord)(event.raw.0, self.raw.0) };
-        self.check("cuEventRecord", status)
+        unsafe { call!(self.driver(), cuEventRecord(event.0.raw.0, self.raw.0)) }
     }
 
     /// Enqueues the recording of an event at each run of the graph that the stream captures. Nothing within the capture can
@@ -404,16 +402,13 @@ impl CudaStream {
     pub(super) fn record_when_launched(&self, event: &Event) -> Result<(), Refusal> {
         let external = CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as c_uint;
         // SAFETY: both live; the holder of the graph keeps the event.
-        let status =
-            unsafe { (self.context.functions().cuEventRecordWithFlags)(event.raw.0, self.raw.0, external) };
-        self.check("cuEventRecordWithFlags", status)
+        unsafe { call!(self.driver(), cuEventRecordWithFlags(event.0.raw.0, self.raw.0, external)) }
     }
 
     /// Enqueues a wait for the last recording of an event.
     pub(super) fn wait(&self, event: &Event) -> Result<(), Refusal> {
         // SAFETY: as in `record`.
-        let status = unsafe { (self.context.functions().cuStreamWaitEvent)(self.raw.0, event.raw.0, 0) };
-        self.check("cuStreamWaitEvent", status)
+        unsafe { call!(self.driver(), cuStreamWaitEvent(self.raw.0, event.0.raw.0, 0)) }
     }
 
     /// Enqueues a copy of host memory to the device.
@@ -427,10 +422,7 @@ impl CudaStream {
         bytes: usize,
     ) -> Result<(), Refusal> {
         // SAFETY: passed on to the caller.
-        let status = unsafe {
-            (self.context.functions().cuMemcpyHtoDAsync_v2)(device, host.cast(), bytes, self.raw.0)
-        };
-        self.check("cuMemcpyHtoDAsync", status)
+        unsafe { call!(self.driver(), cuMemcpyHtoDAsync_v2(device, host.cast(), bytes, self.raw.0)) }
     }
 
     /// Enqueues a copy of device memory to the host.
@@ -444,10 +436,7 @@ impl CudaStream {
         bytes: usize,
     ) -> Result<(), Refusal> {
         // SAFETY: passed on to the caller.
-        let status = unsafe {
-            (self.context.functions().cuMemcpyDtoHAsync_v2)(host.cast(), device, bytes, self.raw.0)
-        };
-        self.check("cuMemcpyDtoHAsync", status)
+        unsafe { call!(self.driver(), cuMemcpyDtoHAsync_v2(host.cast(), device, bytes, self.raw.0)) }
     }
 
     /// Enqueues the filling of device memory with zeros.
@@ -456,12 +445,11 @@ impl CudaStream {
     /// As for [`CudaStream::copy_to_device`].
     pub(super) unsafe fn zero(&self, device: u64, bytes: usize) -> Result<(), Refusal> {
         // SAFETY: passed on to the caller.
-        let status = unsafe { (self.context.functions().cuMemsetD8Async)(device, 0, bytes, self.raw.0) };
-        self.check("cuMemsetD8Async", status)
+        unsafe { call!(self.driver(), cuMemsetD8Async(device, 0, bytes, self.raw.0)) }
     }
 
-    /// Enqueues a kernel. Each argument is a cell of 8 bytes; the kernel reads as many of the first ones as its parameter
-    /// has.
+    /// Enqueues a kernel, with blocks along x. Each argument is a cell of 8 bytes; the kernel reads as many of the first ones
+    /// as its parameter has.
     ///
     /// # Safety
     /// The arguments match the kernel's parameters, in order; its accesses through them obey the rules of
@@ -469,44 +457,36 @@ impl CudaStream {
     pub(super) unsafe fn launch(
         &self,
         function: Function,
-        blocks: [u32; 3],
+        [x, y, z]: [u32; 3],
         threads: u32,
         arguments: &mut [u64],
     ) -> Result<(), Refusal> {
         let mut pointers: Vec<*mut c_void> =
             arguments.iter_mut().map(|a| std::ptr::from_mut(a).cast()).collect();
-        let [x, y, z] = blocks;
-        let launch = self.context.functions().cuLaunchKernel;
+        let (f, stream, pointers) = (function.0.0, self.raw.0, pointers.as_mut_ptr());
         // SAFETY: passed on to the caller; the driver copies the arguments before it returns.
-        let status = unsafe {
-            launch(function.0.0, x, y, z, threads, 1, 1, 0, self.raw.0, pointers.as_mut_ptr(), null_mut())
-        };
-        self.check("cuLaunchKernel", status)
+        unsafe {
+            call!(self.driver(), cuLaunchKernel(f, x, y, z, threads, 1, 1, 0, stream, pointers, null_mut()))
+        }
     }
 
     /// Begins a capture: commands enqueued here, and on streams that wait for this one, become a graph and do not run.
     pub(super) fn begin_capture(&self) -> Result<(), Refusal> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the value.
-        let status = unsafe { (self.context.functions().cuStreamBeginCapture_v2)(self.raw.0, mode) };
-        self.check("cuStreamBeginCapture", status)
+        unsafe { call!(self.driver(), cuStreamBeginCapture_v2(self.raw.0, mode)) }
     }
 
     /// Ends the capture; returns the graph, ready to launch.
     pub(super) fn end_capture(&self) -> Result<Graph, Refusal> {
-        let functions = self.context.functions();
-        let mut graph: *mut CUgraph_st = null_mut();
+        let (mut graph, mut raw) = (null_mut(), null_mut());
         // SAFETY: the call writes one handle.
-        let status = unsafe { (functions.cuStreamEndCapture)(self.raw.0, &mut graph) };
-        self.check("cuStreamEndCapture", status)?;
-        let mut raw = null_mut();
-        // SAFETY: the graph was made just now.
-        let status = unsafe { (functions.cuGraphInstantiateWithFlags)(&mut raw, graph, 0) };
-        let instantiated = self.check("cuGraphInstantiate", status);
-        // SAFETY: only this function holds the graph, and the executable made from it does not need it.
-        self.context.give_back("cuGraphDestroy", |f| unsafe { (f.cuGraphDestroy)(graph) });
-        instantiated?;
-        Ok(Graph { context: Arc::clone(&self.context), raw: Handle(raw) })
+        unsafe { call!(self.driver(), cuStreamEndCapture(self.raw.0, &mut graph)) }?;
+        // Destroyed at the end of this function: the executable made from it does not need it.
+        let _graph = self.context.own(graph, self.driver().functions.cuGraphDestroy);
+        // SAFETY: the graph was made just now; the call writes one handle.
+        unsafe { call!(self.driver(), cuGraphInstantiateWithFlags(&mut raw, graph, 0)) }?;
+        Ok(Graph(self.context.own(raw, self.driver().functions.cuGraphExecDestroy)))
     }
 
     /// Enqueues a whole graph.
@@ -515,39 +495,15 @@ impl CudaStream {
     /// The memory that its commands name lives until they have ended.
     pub(super) unsafe fn launch_graph(&self, graph: &Graph) -> Result<(), Refusal> {
         // SAFETY: passed on to the caller.
-        let status = unsafe { (self.context.functions().cuGraphLaunch)(graph.raw.0, self.raw.0) };
-        self.check("cuGraphLaunch", status)
-    }
-}
-
-impl Drop for CudaStream {
-    fn drop(&mut self) {
-        if self.is_borrowed {
-            return;
-        }
-        // SAFETY: made once by `new`.
-        self.context.give_back("cuStreamDestroy", |f| unsafe { (f.cuStreamDestroy_v2)(self.raw.0) });
+        unsafe { call!(self.driver(), cuGraphLaunch(graph.0.raw.0, self.raw.0)) }
     }
 }
 
 /// A graph that can be launched repeatedly.
-pub(super) struct Graph {
-    context: Arc<Context>,
-    raw: Handle<CUgraphExec_st>,
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: made once by `end_capture`; a launch that is under way is the driver's to finish.
-        self.context.give_back("cuGraphExecDestroy", |f| unsafe { (f.cuGraphExecDestroy)(self.raw.0) });
-    }
-}
+pub(super) struct Graph(Owned<CUgraphExec_st>);
 
 /// Loaded kernels.
-pub(super) struct Module {
-    context: Arc<Context>,
-    raw: Handle<CUmod_st>,
-}
+pub(super) struct Module(Owned<CUmod_st>);
 
 /// A kernel of a live module.
 #[derive(Clone, Copy)]
@@ -558,26 +514,16 @@ impl Module {
     pub(super) fn load(context: &Arc<Context>, code: &[u8]) -> Result<Module, Refusal> {
         let mut raw = null_mut();
         // SAFETY: a cubin contains its length, PTX ends with a zero, and the call writes one handle.
-        let status = unsafe { (context.functions().cuModuleLoadData)(&mut raw, code.as_ptr().cast()) };
-        context.check("cuModuleLoadData", status)?;
-        Ok(Module { context: Arc::clone(context), raw: Handle(raw) })
+        unsafe { call!(context.driver, cuModuleLoadData(&mut raw, code.as_ptr().cast())) }?;
+        Ok(Module(context.own(raw, context.driver.functions.cuModuleUnload)))
     }
 
     /// Returns a kernel by its name.
     pub(super) fn function(&self, name: &str) -> Result<Function, Refusal> {
         let name = CString::new(name).expect("a kernel's name has no zero");
-        let mut raw = null_mut();
+        let (mut raw, module) = (null_mut(), self.0.raw.0);
         // SAFETY: the name ends with a zero, and the call writes one handle.
-        let status =
-            unsafe { (self.context.functions().cuModuleGetFunction)(&mut raw, self.raw.0, name.as_ptr()) };
-        self.context.check("cuModuleGetFunction", status)?;
+        unsafe { call!(self.0.context.driver, cuModuleGetFunction(&mut raw, module, name.as_ptr())) }?;
         Ok(Function(Handle(raw)))
-    }
-}
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        // SAFETY: loaded once by `load`; the device drops its kernels only while its streams are idle.
-        self.context.give_back("cuModuleUnload", |f| unsafe { (f.cuModuleUnload)(self.raw.0) });
     }
 }

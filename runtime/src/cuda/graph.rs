@@ -9,7 +9,7 @@
 
 use super::driver::{Context, CudaStream, Event, Graph};
 use super::error::Refusal;
-use crate::device::{EventId, IterationId};
+use crate::device::{Begun, EventId, IterationId};
 use plimsoll_ir::schedule::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,36 +71,18 @@ enum Known {
     Captured(Graph, Vec<EventId>),
 }
 
-/// Treatment of the running iteration's commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taking {
-    /// No iteration is being enqueued.
-    Nothing,
-    /// Each command runs as soon as it is enqueued.
-    OneByOne(IterationId),
-    /// The commands become a graph.
-    Capturing(IterationId),
-}
-
 pub(super) struct Iterations {
     graphs: bool,
     known: HashMap<IterationId, Known>,
-    taking: Taking,
-}
-
-/// Caller's next step after an iteration has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Enqueue the commands.
-    Commands,
-    /// Nothing: the iteration was launched whole.
-    Nothing,
+    /// The iteration that is being enqueued, and `true` if its commands become a graph, instead of running as soon as they
+    /// are enqueued.
+    taking: Option<(IterationId, bool)>,
 }
 
 impl Iterations {
     /// No iterations yet.
     pub(super) fn new(graphs: bool) -> Iterations {
-        Iterations { graphs, known: HashMap::new(), taking: Taking::Nothing }
+        Iterations { graphs, known: HashMap::new(), taking: None }
     }
 
     /// Returns `true` if iterations become graphs.
@@ -123,7 +105,7 @@ impl Iterations {
 
     /// Returns `true` if enqueued commands become a graph.
     pub(super) fn is_captured(&self) -> bool {
-        matches!(self.taking, Taking::Capturing(_))
+        matches!(self.taking, Some((_, true)))
     }
 
     /// Events with time stamps that an iteration's graph records.
@@ -140,33 +122,33 @@ impl Iterations {
         id: IterationId,
         streams: &Streams,
         origin: &Event,
-    ) -> Result<Next, Refusal> {
-        self.taking = Taking::Nothing;
+    ) -> Result<Begun, Refusal> {
+        self.taking = None;
         match self.known.get(&id) {
             Some(Known::Captured(graph, _)) => {
                 // SAFETY: the device holds all memory that the graph names, and forgets the graph before it gives any back.
                 unsafe { streams.compute().launch_graph(graph) }?;
-                return Ok(Next::Nothing);
+                return Ok(Begun::Replayed);
             }
             Some(Known::Once) => {
                 if id.timed {
                     self.forget_timed();
                 }
                 streams.compute().begin_capture()?;
-                self.taking = Taking::Capturing(id);
+                self.taking = Some((id, true));
                 if id.timed {
                     streams.compute().record_when_launched(origin)?;
                 }
             }
             None => {
-                self.taking = Taking::OneByOne(id);
+                self.taking = Some((id, false));
                 if id.timed {
                     streams.compute().record(origin)?;
                 }
             }
         }
         streams.fork()?;
-        Ok(Next::Commands)
+        Ok(Begun::Enqueue)
     }
 
     /// Ends the enqueueing; launches a captured iteration, which records these events with time stamps. Does nothing if
@@ -177,28 +159,20 @@ impl Iterations {
         whole: bool,
         recorded: &[EventId],
     ) -> Result<(), Refusal> {
-        match std::mem::replace(&mut self.taking, Taking::Nothing) {
-            Taking::Nothing => Ok(()),
-            Taking::OneByOne(id) => {
-                streams.join()?;
-                if self.graphs && whole {
-                    self.known.insert(id, Known::Once);
-                }
-                Ok(())
+        let Some((id, captures)) = self.taking.take() else { return Ok(()) };
+        let joined = streams.join();
+        // Even after a refusal: otherwise the stream would stay in its capture.
+        let graph = captures.then(|| streams.compute().end_capture());
+        joined?;
+        match graph.transpose()? {
+            Some(graph) if whole => {
+                // SAFETY: as in `begin`.
+                unsafe { streams.compute().launch_graph(&graph) }?;
+                self.known.insert(id, Known::Captured(graph, recorded.to_vec()));
             }
-            Taking::Capturing(id) => {
-                let joined = streams.join();
-                // Even after a refusal: otherwise the stream would stay in its capture.
-                let graph = streams.compute().end_capture();
-                joined?;
-                let graph = graph?;
-                if whole {
-                    // SAFETY: as in `begin`.
-                    unsafe { streams.compute().launch_graph(&graph) }?;
-                    self.known.insert(id, Known::Captured(graph, recorded.to_vec()));
-                }
-                Ok(())
-            }
+            None if self.graphs && whole => drop(self.known.insert(id, Known::Once)),
+            _ => {}
         }
+        Ok(())
     }
 }

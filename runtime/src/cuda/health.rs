@@ -7,17 +7,17 @@
 //! A GPU cut into slices (MIG) is one device here. To the driver, the slice that the process computes on is a different
 //! device at the same place. Clocks, link, power and heat are also the slices'; memory and processes are then not reported.
 
-use super::error::CudaError;
 use super::presence::{Search, Wanted};
-use crate::device::{DeviceError, MemoryKind};
+use crate::error::{Error, Kind, MemoryKind};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::health::{Health, Now, OtherProcess, PcieLink};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// NVML's library, which is part of the driver.
@@ -63,21 +63,17 @@ pub(super) struct Watched {
 
 impl Management {
     /// Finds and starts NVML.
-    pub(super) fn start(search: &Search) -> Result<Management, CudaError> {
+    pub(super) fn start(search: &Search) -> Result<Management, Error> {
         let path = search.load(&NVML)?.leak();
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => Ok(Management { nvml, path }),
-            Err(error) => Err(CudaError::Management { path, why: error.to_string() }),
+            Err(error) => Err(not_started(&path, &error)),
         }
     }
 
     /// The driver's own version, such as `580.65.06`.
-    pub(super) fn driver_version(&self) -> Result<String, CudaError> {
-        let unknown = |error: nvml_wrapper::error::NvmlError| CudaError::Management {
-            path: self.path.clone(),
-            why: error.to_string(),
-        };
-        self.nvml.sys_driver_version().map_err(unknown)
+    pub(super) fn driver_version(&self) -> Result<String, Error> {
+        self.nvml.sys_driver_version().map_err(|error| not_started(&self.path, &error))
     }
 
     /// Health of the device at a PCI address; facts that NVML does not report are absent.
@@ -160,15 +156,22 @@ impl Watched {
     }
 
     /// Adds the other processes that hold the device's memory to an error.
-    pub(super) fn with_holders(&self, error: DeviceError) -> DeviceError {
-        match error {
-            DeviceError::OutOfMemory { what: what @ MemoryKind::Device, needed, available, .. } => {
-                let held_by = self.management.others(&self.bus);
-                DeviceError::OutOfMemory { what, needed, available, held_by }
+    pub(super) fn with_holders(&self, error: Error) -> Error {
+        match error.kind {
+            Kind::OutOfMemory { what: what @ MemoryKind::Device, needed, available } => {
+                Error::out_of_memory(what, needed, available, &self.management.others(&self.bus))
             }
-            other => other,
+            _ => error,
         }
     }
+}
+
+/// Error of NVML that is installed but does not work.
+fn not_started(path: &Path, error: &NvmlError) -> Error {
+    Error::device(format!(
+        "NVML `{}` does not start: {error}; see whether `nvidia-smi` works",
+        path.display()
+    ))
 }
 
 /// Returns `true` if a GPU is cut into slices; no process then computes on the whole of it.

@@ -3,10 +3,11 @@
 //! Free memory is checked first, so that a shortage is one clear error; the host's part is in `pinned.rs`.
 
 use super::driver::{Context, DeviceMemory, PinnedMemory};
-use super::error::{Refusal, code};
 use super::graph::Streams;
 use super::pinned::pinned_memory;
-use crate::device::{DeviceError, MemoryKind, MemoryLayout};
+use crate::device::MemoryLayout;
+use crate::error::{Error, MemoryKind};
+use cudarc::driver::sys::cudaError_enum as Of;
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ impl Memory {
         streams: &Streams,
         layout: MemoryLayout,
         node: Option<u32>,
-    ) -> Result<Memory, DeviceError> {
+    ) -> Result<Memory, Error> {
         let device = device_memory(context, layout.device())?;
         let host = pinned_memory(context, layout.on_host(), node)?;
         let memory = Memory { layout, device, host };
@@ -61,21 +62,15 @@ impl Memory {
     }
 }
 
-fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMemory>, DeviceError> {
+fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMemory>, Error> {
     if bytes == Bytes::ZERO {
         return Ok(None);
     }
     let available = Bytes(context.free_memory()?);
-    let what = MemoryKind::Device;
-    let short = DeviceError::OutOfMemory { what, needed: bytes, available, held_by: Vec::new() };
-    let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
+    let short = || Error::out_of_memory(MemoryKind::Device, bytes, available, &[]);
     if bytes > available {
-        return Err(short);
+        return Err(short());
     }
-    DeviceMemory::allocate(context, length).map(Some).map_err(|r| or_short(r, short))
-}
-
-/// Replaces a refusal for lack of memory by an error in bytes.
-fn or_short(refusal: Refusal, short: DeviceError) -> DeviceError {
-    if refusal.code == code::OUT_OF_MEMORY { short } else { refusal.into() }
+    let allocated = DeviceMemory::allocate(context, bytes.0 as usize).map(Some);
+    allocated.map_err(|r| if r.is(Of::CUDA_ERROR_OUT_OF_MEMORY) { short() } else { r.into() })
 }

@@ -33,21 +33,22 @@ mod updates;
 
 pub use compile::{KernelCode, user_cache};
 pub use driver::GpuFacts;
-pub use error::{Capability, CudaError, Instead, Refusal};
-pub use libraries::{Found, countable_batch};
+pub use error::{Capability, Refusal};
+pub use libraries::countable_batch;
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
 
 use crate::device::{
-    Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout,
-    Room, Transfer, in_range,
+    Begun, Beside, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Transfer, in_range,
 };
+use crate::error::Error;
 use beside::Way;
 use compile::Compiler;
 use driver::{Context, CudaStream, Driver, Event, Function, Module};
 
-use graph::{Iterations, Next, Streams};
+use graph::{Iterations, Streams};
 use health::{Management, Watched};
 use kernels::{Argument, Grid};
 use libraries::Libraries;
@@ -59,6 +60,7 @@ use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use presence::Search;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -140,7 +142,7 @@ struct Now {
     timed: bool,
     /// Events recorded by a timed iteration.
     recorded: Vec<EventId>,
-    failure: Option<DeviceError>,
+    failure: Option<Error>,
     /// `true` if its profiler range is open.
     in_range: bool,
     /// Times by event, after a timed iteration.
@@ -151,20 +153,15 @@ struct Now {
 
 impl CudaDevice {
     /// Finds the libraries, retains the device and compiles the kernels for it. Allocates nothing yet.
-    pub fn open(options: &CudaOptions) -> Result<CudaDevice, CudaError> {
+    pub fn open(options: &CudaOptions) -> Result<CudaDevice, Error> {
         let search = Search::new(&options.libraries);
         let driver = Driver::start(&search)?;
         let gpu = driver.facts(options.ordinal)?;
         let precision = precision(options, &gpu)?;
         let version = driver.version()?;
         let compiler = Compiler::load(&search, version)?;
-        let watched = match Management::start(&search) {
-            Ok(nvml) => Some(nvml.watch(&gpu.bus)),
-            Err(why) => {
-                tracing::debug!("{why}");
-                None
-            }
-        };
+        let nvml = Management::start(&search).inspect_err(|why| tracing::debug!("{why}")).ok();
+        let watched = nvml.map(|nvml| nvml.watch(&gpu.bus));
         let ranges = Ranges::start(&search).inspect_err(|why| tracing::debug!("{why}")).ok();
         let context = Context::retain(driver, options.ordinal)?;
         watched.iter().for_each(Watched::recognise);
@@ -187,26 +184,21 @@ impl CudaDevice {
 
     /// Opens a second device on the same GPU, with separate memory, streams and graphs and with shared kernels and
     /// libraries.
-    pub fn another(&self) -> Result<CudaDevice, CudaError> {
+    pub fn another(&self) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
     }
 
     /// Returns this device with graphs off, so that completed results can be read, and inputs written, before an iteration
     /// ends. For this it allocates some mebibytes of pinned memory in addition.
-    pub fn without_graphs(mut self) -> Result<CudaDevice, DeviceError> {
+    pub fn without_graphs(mut self) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         self.iterations = Iterations::new(false);
         self.way = Some(Way::new(&self.gpu.context, self.node)?);
         Ok(self)
     }
 
-    fn on(
-        gpu: Arc<Gpu>,
-        facts: DeviceFacts,
-        node: Option<u32>,
-        graphs: bool,
-    ) -> Result<CudaDevice, CudaError> {
+    fn on(gpu: Arc<Gpu>, facts: DeviceFacts, node: Option<u32>, graphs: bool) -> Result<CudaDevice, Error> {
         Ok(CudaDevice {
             facts,
             node,
@@ -236,7 +228,7 @@ impl CudaDevice {
     }
 
     /// Free device memory. Before [`Device::allocate`] this device itself holds only contexts, kernels and libraries.
-    pub fn free_memory(&self) -> Result<Bytes, DeviceError> {
+    pub fn free_memory(&self) -> Result<Bytes, Error> {
         self.gpu.context.enter()?;
         Ok(Bytes(self.gpu.context.free_memory()?))
     }
@@ -247,7 +239,7 @@ impl CudaDevice {
     }
 
     /// Runs `act` unless the iteration has failed, and keeps its failure.
-    fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, DeviceError>) -> Option<T> {
+    fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, Error>) -> Option<T> {
         if self.now.failure.is_some() {
             return None;
         }
@@ -262,35 +254,21 @@ impl CudaDevice {
 
     /// Runs `act` within a profiler range of this name.
     fn named<T>(&mut self, name: &CStr, act: impl FnOnce(&mut CudaDevice) -> T) -> T {
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.open(name);
-        }
+        self.gpu.ranges.iter().for_each(|ranges| ranges.open(name));
         let done = act(self);
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.close();
-        }
+        self.gpu.ranges.iter().for_each(Ranges::close);
         done
     }
 
-    /// Opens the range of an iteration, which ends once the device has been waited for.
-    fn begin_range(&mut self, name: &CStr) {
-        if let Some(ranges) = &self.gpu.ranges {
-            ranges.open(name);
-            self.now.in_range = true;
-        }
-    }
-
-    /// Closes the iteration's range, if open.
+    /// Closes the iteration's profiler range, if open.
     fn end_range(&mut self) {
-        if std::mem::take(&mut self.now.in_range)
-            && let Some(ranges) = &self.gpu.ranges
-        {
-            ranges.close();
+        if std::mem::take(&mut self.now.in_range) {
+            self.gpu.ranges.iter().for_each(Ranges::close);
         }
     }
 
     /// Enqueues a call by its alternative. Updates of parameters are held back as long as more may follow.
-    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+    fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
         if let Some(update) = Update::of(launch) {
             let joined = self.now.update.and_then(|held| held.joined(&update));
             if joined.is_none() {
@@ -301,14 +279,14 @@ impl CudaDevice {
         }
         self.launch_update()?;
         let by_library = self.launch_of_library(launch)?;
-        let (call, float) = (launch.call(), self.float());
+        let (call, float) = (&launch.call, self.float());
         let grids =
             if by_library { kernels::after_library(call, float).0 } else { kernels::grids(call, float) };
-        self.launch_grids(&grids, launch.call(), launch.offsets(), launch.workspace())
+        self.launch_grids(&grids, call, &launch.offsets, launch.workspace)
     }
 
     /// Enqueues the update that is held back, if any.
-    fn launch_update(&mut self) -> Result<(), DeviceError> {
+    fn launch_update(&mut self) -> Result<(), Error> {
         let Some(update) = self.now.update.take() else { return Ok(()) };
         let call = update.call();
         self.launch_grids(&kernels::grids(&call, self.float()), &call, update.offsets(), Bytes::ZERO)
@@ -321,20 +299,20 @@ impl CudaDevice {
         call: &Call,
         offsets: &[Bytes],
         workspace: Bytes,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), Error> {
         let CudaDevice { gpu, functions, memory, streams, .. } = self;
         let place = Place { memory, offsets, workspace };
         launch_grids(&gpu.module, functions, streams.compute(), grids, call, &place)
     }
 
     /// Enqueues a library's part of a call, by its alternative; returns `true` if there is one.
-    fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
+    fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, Error> {
         let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
         addresses.clear();
-        addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
-        let (call, alternative) = (launch.call(), launch.alternative());
+        addresses.extend(launch.offsets.iter().map(|offset| memory.device(*offset)));
+        let (call, alternative) = (&launch.call, launch.alternative);
         let (stream, place) =
-            (streams.compute(), Place { memory, offsets: launch.offsets(), workspace: launch.workspace() });
+            (streams.compute(), Place { memory, offsets: &launch.offsets, workspace: launch.workspace });
         let workspace = memory.device(place.workspace);
         let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
         // SAFETY: as for our own kernels: the executor has checked that operands and scratch lie in the allocation, and
@@ -361,7 +339,7 @@ impl CudaDevice {
     }
 
     /// Waits for the compute stream, which is behind the others, and reads the times of the iteration's events.
-    fn finish(&mut self) -> Result<(), DeviceError> {
+    fn finish(&mut self) -> Result<(), Error> {
         self.streams.compute().synchronise()?;
         if self.now.timed {
             for event in &self.now.recorded {
@@ -372,12 +350,17 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// Stream and address for reading or writing a range between iterations; `None` for 0 bytes.
+    fn place(&self, offset: Bytes, length: usize) -> Result<Option<(&CudaStream, u64)>, Error> {
+        in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
+        self.gpu.context.enter()?;
+        Ok((length > 0).then(|| (self.streams.compute(), self.memory.device(offset))))
+    }
+
     /// Waits until nothing touches the memory any more, as is the case if the context is lost.
     fn quiesce(&mut self) {
         self.nccl.iter_mut().for_each(Nccl::quiesce);
-        if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
-            tracing::debug!("while the streams come to rest: {refusal}");
-        }
+        driver::given_back(self.gpu.context.enter().and_then(|()| self.streams.synchronise()));
     }
 }
 
@@ -409,15 +392,11 @@ fn launch_grids(
     grids: &[Grid],
     call: &Call,
     place: &Place<'_>,
-) -> Result<(), DeviceError> {
+) -> Result<(), Error> {
     for grid in grids {
-        let function = match functions.get(grid.kernel) {
-            Some(function) => *function,
-            None => {
-                let function = module.function(grid.kernel)?;
-                functions.insert(grid.kernel, function);
-                function
-            }
+        let function = match functions.entry(grid.kernel) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(module.function(grid.kernel)?),
         };
         let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| place.argument(a)).collect();
         let Grid { blocks, threads, .. } = *grid;
@@ -425,7 +404,10 @@ fn launch_grids(
         // operands and scratch lie in the allocation, which lives as long as the streams are busy; a checked schedule
         // orders all accesses. No tensor lies in the gap between adjoining updates.
         unsafe { stream.launch(function, blocks, threads, &mut arguments) }
-            .map_err(|refusal| refused(call.name(), &refusal))?;
+            // The cause may be an earlier failure.
+            .map_err(|refusal| {
+                error::refused(&refusal, format_args!("{refusal}, launching `{}`", call.name()))
+            })?;
     }
     Ok(())
 }
@@ -441,30 +423,27 @@ impl GpuFacts {
 }
 
 /// Precision of products on a card: as requested, or PyTorch's default.
-fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
+fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, Error> {
     let has_tf32 = gpu.has_tf32();
     match options.precision {
         None => Ok(Precision::usual(has_tf32)),
         // Tensor cores gained bf16 together with TF32.
-        Some(precision) if precision != Precision::F32 && !has_tf32 => {
-            Err(CudaError::Precision { device: gpu.name.clone(), capability: gpu.capability, precision })
-        }
+        Some(precision) if precision != Precision::F32 && !has_tf32 => Err(Error::device(format!(
+            "{} has compute capability {}, and no tensor cores for {precision}, which came with 8.0; compute in f32, as \
+                 is the default there",
+            gpu.name, gpu.capability
+        ))),
         Some(precision) => Ok(precision),
     }
 }
 
-/// A refused launch; the cause may be an earlier failure.
-fn refused(what: &str, refusal: &Refusal) -> DeviceError {
-    error::refused(refusal, format!("{refusal}, launching `{what}`"))
-}
-
 /// A refusal by a library. Libraries load kernels at first use, and say little of why that fails.
-fn failed(what: &str, refusal: &Refusal) -> DeviceError {
+fn failed(what: &str, refusal: &Refusal) -> Error {
     let why = match libraries::broken_installation(refusal.code) {
         Some(_) => refusal.to_string(),
         None => format!("{refusal}; if the device is nearly full, lower the budget"),
     };
-    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why }
+    Error::failed(Stream::Compute, what, why)
 }
 
 impl Drop for CudaDevice {
@@ -495,7 +474,7 @@ impl Device for CudaDevice {
         self.gpu.libraries.alternatives(call)
     }
 
-    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
+    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), Error> {
         self.gpu.context.enter()?;
         self.quiesce();
         self.iterations.forget();
@@ -508,7 +487,7 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+    fn reserve(&mut self, room: Room) -> Result<(), Error> {
         self.gpu.context.enter()?;
         let events = room.events as usize;
         while self.plain.len() < events {
@@ -522,7 +501,9 @@ impl Device for CudaDevice {
 
     fn begin(&mut self, iteration: IterationId) -> Begun {
         self.end_range();
-        self.begin_range(c"iteration");
+        // Ends once the device has been waited for.
+        self.gpu.ranges.iter().for_each(|ranges| ranges.open(c"iteration"));
+        self.now.in_range = true;
         self.now.timed = iteration.timed;
         self.now.recorded.clear();
         self.now.failure = None;
@@ -532,7 +513,7 @@ impl Device for CudaDevice {
             device.gpu.context.enter()?;
             Ok(device.iterations.begin(iteration, &device.streams, &device.origin)?)
         });
-        if next != Some(Next::Nothing) {
+        if next != Some(Begun::Replayed) {
             return Begun::Enqueue;
         }
         if iteration.timed {
@@ -542,7 +523,7 @@ impl Device for CudaDevice {
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
-        self.attempt(|device| device.named(launch.name(), |device| device.launch(launch)));
+        self.attempt(|device| device.named(&launch.name, |device| device.launch(launch)));
     }
 
     fn joins(&self, launch: &Launch, next: &Launch) -> bool {
@@ -604,7 +585,7 @@ impl Device for CudaDevice {
         }
     }
 
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
+    fn synchronise(&mut self) -> Result<(), Error> {
         let entered = self.gpu.context.enter();
         self.end_iteration();
         self.attempt(|device| {
@@ -623,26 +604,16 @@ impl Device for CudaDevice {
         Seconds(self.now.seconds[event.0 as usize])
     }
 
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.gpu.context.enter()?;
-        let (stream, address) = (self.streams.compute(), self.memory.device(offset));
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
+        let Some((stream, address)) = self.place(offset, data.len())? else { return Ok(()) };
         // SAFETY: the range was checked, the streams are idle between iterations, and `data` is borrowed until the stream
         // is idle again.
         unsafe { stream.copy_to_device(address, data.as_ptr(), data.len()) }?;
         Ok(stream.synchronise()?)
     }
 
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.gpu.context.enter()?;
-        let (stream, address) = (self.streams.compute(), self.memory.device(offset));
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
+        let Some((stream, address)) = self.place(offset, data.len())? else { return Ok(()) };
         // SAFETY: as in `write`.
         unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
         Ok(stream.synchronise()?)
@@ -650,7 +621,7 @@ impl Device for CudaDevice {
 
     /// An event inside a graph cannot be queried while the graph runs; so this waits for the end of an iteration that may
     /// be a graph.
-    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, Error> {
         if self.way.is_none() || self.now.failure.is_some() {
             self.synchronise()?;
             return self.read(offset, data).map(|()| true);
@@ -672,7 +643,7 @@ impl Device for CudaDevice {
         if self.nccl.is_some() { Some(self) } else { None }
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error> {
         in_range(offset, bytes, self.memory.layout().on_host())?;
         if bytes == Bytes::ZERO {
             return Ok(&mut []);

@@ -8,16 +8,17 @@
 //! or count NCCL's own allocations outside the pool against the budget.
 
 use super::CudaDevice;
-use super::driver::{Context, CudaStream, Event, Handle};
-use super::error::{CudaError, Refusal};
+use super::driver::{Context, CudaStream, Event, Handle, given_back, words_at};
+use super::error::Refusal;
 use super::presence::{NCCL, Search};
-use super::table::NcclFunctions;
-use crate::device::{Collective, DeviceError, in_range};
+use super::table::{NcclFunctions, call};
+use crate::device::{Collective, in_range};
+use crate::error::{Error, Kind};
 use cudarc::nccl::sys::{
     ncclComm, ncclConfig_v21700, ncclDataType_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
 };
 use plimsoll_ir::Bytes;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::Arc;
@@ -60,21 +61,17 @@ enum State {
 }
 
 /// NCCL's file and version, or why it is missing.
-pub(super) fn look(search: &Search) -> Result<(PathBuf, String), CudaError> {
+pub(super) fn look(search: &Search) -> Result<(PathBuf, String), Error> {
     let (functions, path) = find(search)?;
     let mut version = 0;
     // SAFETY: the call writes one number.
     let status = unsafe { (functions.ncclGetVersion)(&mut version) };
-    let what_to_do = NCCL.what_to_do;
-    check(&functions, None, "ncclGetVersion", status).map_err(|refusal| CudaError::Library {
-        path: path.clone(),
-        refusal,
-        what_to_do,
-    })?;
+    check(&functions, None, "ncclGetVersion", status)
+        .map_err(|refusal| refusal.at_start(&path, NCCL.what_to_do))?;
     Ok((path, format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)))
 }
 
-fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), CudaError> {
+fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), Error> {
     let found = search.load(&NCCL)?;
     Ok((NcclFunctions::of(&found, &NCCL)?, found.leak()))
 }
@@ -86,25 +83,16 @@ fn check(
     call: &'static str,
     status: u32,
 ) -> Result<(), Refusal> {
-    if status == ncclResult_t::ncclSuccess as u32 {
-        return Ok(());
-    }
-    let words = |text: *const c_char| {
-        // SAFETY: a text of NCCL ends with a zero, and lives until its next call in this thread.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
-    };
-    // SAFETY: each gives a text or null; without a communicator the text is the last error of the thread.
-    let [name, last] = unsafe {
-        let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
-        [(functions.ncclGetErrorString)(status), (functions.ncclGetLastError)(raw)].map(words)
-    };
-    let name = name.unwrap_or_else(|| format!("status {status}"));
-    let text = last.filter(|text| !text.is_empty()).unwrap_or_else(|| "no words for it".to_owned());
-    Err(Refusal { call, code: status, name, text })
+    let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
+    // SAFETY: each gives a text, which lives until NCCL's next call in this thread, or null; without a communicator the text
+    // is the last error of the thread.
+    Refusal::check(call, status, || unsafe {
+        [words_at((functions.ncclGetErrorString)(status)), words_at((functions.ncclGetLastError)(raw))]
+    })
 }
 
 /// Meaning of NCCL's refusal, and a remedy.
-fn refused(refusal: &Refusal) -> DeviceError {
+fn refused(refusal: &Refusal) -> Error {
     let is = |status: ncclResult_t| refusal.code == status as u32;
     let what_to_do = if is(ncclResult_t::ncclInvalidUsage) {
         "each worker needs a GPU of its own; NCCL_DEBUG=INFO has NCCL say more"
@@ -115,12 +103,12 @@ fn refused(refusal: &Refusal) -> DeviceError {
     } else {
         "NCCL_DEBUG=INFO has NCCL say more"
     };
-    DeviceError::NotTogether { why: refusal.to_string(), what_to_do }
+    Error::new(Kind::NotTogether, format!("the workers' GPUs do not sum together: {refusal}; {what_to_do}"))
 }
 
 impl Nccl {
     /// Finds the library.
-    fn start(search: &Search, context: &Arc<Context>) -> Result<Nccl, CudaError> {
+    fn start(search: &Search, context: &Arc<Context>) -> Result<Nccl, Error> {
         let (functions, _) = find(search)?;
         Ok(Nccl {
             functions,
@@ -133,12 +121,12 @@ impl Nccl {
         })
     }
 
-    fn check(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+    fn check(&self, call: &'static str, status: u32) -> Result<(), Error> {
         check(&self.functions, self.communicator, call, status).map_err(|refusal| refused(&refusal))
     }
 
     /// Checks the status of a call that may go on in the background.
-    fn begun(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+    fn begun(&self, call: &'static str, status: u32) -> Result<(), Error> {
         if status == ncclResult_t::ncclInProgress as u32 { Ok(()) } else { self.check(call, status) }
     }
 
@@ -146,7 +134,7 @@ impl Nccl {
         self.communicator.expect("the workers have joined").0
     }
 
-    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), Error> {
         self.abandon();
         let mut id = ncclUniqueId { internal: [0; ID] };
         let bytes = invitation.iter().flat_map(|word| word.to_le_bytes());
@@ -173,18 +161,17 @@ impl Nccl {
     }
 
     /// Returns `true` if the communicator accepts more.
-    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+    fn is_ready(&mut self) -> Result<bool, Error> {
         let mut state = ncclResult_t::ncclSuccess as u32;
         // SAFETY: the communicator lives; the call writes one status.
-        let status = unsafe { (self.functions.ncclCommGetAsyncError)(self.raw(), (&raw mut state).cast()) };
-        self.check("ncclCommGetAsyncError", status)?;
+        unsafe { call!(self, ncclCommGetAsyncError(self.raw(), (&raw mut state).cast())) }?;
         if state == ncclResult_t::ncclInProgress as u32 {
             return Ok(false);
         }
         self.check("ncclCommGetAsyncError", state).map(|()| true)
     }
 
-    fn is_done(&mut self) -> Result<bool, DeviceError> {
+    fn is_done(&mut self) -> Result<bool, Error> {
         // Even if all is on the stream: failures there, of other workers or on the way, are reported here.
         if self.communicator.is_some() && !self.is_ready()? {
             return Ok(false);
@@ -200,27 +187,19 @@ impl Nccl {
     }
 
     /// The operation that multiplies a worker's own numbers by this factor, and adds.
-    fn times(&mut self, factor: f32) -> Result<u32, DeviceError> {
+    fn times(&mut self, factor: f32) -> Result<u32, Error> {
         if let Some((_, operation)) = self.operation.filter(|(bits, _)| *bits == factor.to_bits()) {
             return Ok(operation);
         }
         if let Some((_, operation)) = self.operation.take() {
             // SAFETY: the communicator lives, and the calls that used the operation have returned.
-            let status = unsafe { (self.functions.ncclRedOpDestroy)(operation, self.raw()) };
-            self.check("ncclRedOpDestroy", status)?;
+            unsafe { call!(self, ncclRedOpDestroy(operation, self.raw())) }?;
         }
         let mut operation = 0u32;
+        let (to, by) = ((&raw mut operation).cast(), from_ref(&factor).cast_mut().cast());
+        let (float, on_host) = (ncclDataType_t::ncclFloat32, ncclScalarResidence_t::ncclScalarHostImmediate);
         // SAFETY: the communicator lives; the call reads the factor and writes one number.
-        let status = unsafe {
-            (self.functions.ncclRedOpCreatePreMulSum)(
-                (&raw mut operation).cast(),
-                from_ref(&factor).cast_mut().cast(),
-                ncclDataType_t::ncclFloat32,
-                ncclScalarResidence_t::ncclScalarHostImmediate,
-                self.raw(),
-            )
-        };
-        self.check("ncclRedOpCreatePreMulSum", status)?;
+        unsafe { call!(self, ncclRedOpCreatePreMulSum(to, by, float, on_host, self.raw())) }?;
         self.operation = Some((factor.to_bits(), operation));
         Ok(operation)
     }
@@ -230,12 +209,12 @@ impl Nccl {
     /// # Safety
     /// Each address has this many f32 numbers, in memory that lives until the sums are done or abandoned, and nothing else
     /// touches them until then.
-    unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), DeviceError> {
+    unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), Error> {
         let operation = self.times(factor)?;
         let (float, stream, communicator) =
             (ncclDataType_t::ncclFloat32, self.stream.raw().cast(), self.raw());
         // SAFETY: it takes nothing.
-        self.check("ncclGroupStart", unsafe { (self.functions.ncclGroupStart)() })?;
+        unsafe { call!(self, ncclGroupStart()) }?;
         let all = places.iter().try_for_each(|&(address, numbers)| {
             let at = address as *mut std::ffi::c_void;
             // SAFETY: the communicator and the stream live; the rest is passed on to the caller.
@@ -255,14 +234,10 @@ impl Nccl {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, and is not used any more.
             let status = unsafe { (self.functions.ncclCommAbort)(communicator.0) };
-            if let Err(error) = self.begun("ncclCommAbort", status) {
-                tracing::debug!("{error}");
-            }
+            given_back(self.begun("ncclCommAbort", status));
             (self.operation, self.state) = (None, State::Done);
         }
-        if let Err(refusal) = self.context.enter().and_then(|()| self.stream.synchronise()) {
-            tracing::debug!("while the sums come to rest: {refusal}");
-        }
+        given_back(self.context.enter().and_then(|()| self.stream.synchronise()));
     }
 
     /// Waits until no operation touches memory any more; abandons one that may never end.
@@ -279,9 +254,7 @@ impl Drop for Nccl {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, no operation is under way, and it is not used any more.
             let status = unsafe { (self.functions.ncclCommDestroy)(communicator.0) };
-            if let Err(error) = self.begun("ncclCommDestroy", status) {
-                tracing::debug!("{error}");
-            }
+            given_back(self.begun("ncclCommDestroy", status));
         }
     }
 }
@@ -292,38 +265,37 @@ impl CudaDevice {
     /// # Errors
     ///
     /// NCCL is missing, or too old.
-    pub fn with_nccl(mut self, libraries: &[PathBuf]) -> Result<CudaDevice, CudaError> {
+    pub fn with_nccl(mut self, libraries: &[PathBuf]) -> Result<CudaDevice, Error> {
         self.gpu.context.enter()?;
         self.nccl = Some(Nccl::start(&Search::new(libraries), &self.gpu.context)?);
         Ok(self)
     }
 
-    fn nccl(&mut self) -> Result<&mut Nccl, DeviceError> {
+    fn nccl(&mut self) -> Result<&mut Nccl, Error> {
         self.gpu.context.enter()?;
         Ok(self.nccl.as_mut().expect("who has none is asked for none"))
     }
 }
 
 impl Collective for CudaDevice {
-    fn invite(&mut self) -> Result<Vec<u32>, DeviceError> {
+    fn invite(&mut self) -> Result<Vec<u32>, Error> {
         let nccl = self.nccl()?;
         let mut id = ncclUniqueId { internal: [0; ID] };
         // SAFETY: the call writes one id.
-        let status = unsafe { (nccl.functions.ncclGetUniqueId)(&mut id) };
-        nccl.check("ncclGetUniqueId", status)?;
+        unsafe { call!(nccl, ncclGetUniqueId(&mut id)) }?;
         let bytes = id.internal.map(|byte| byte as u8);
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
     }
 
-    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), Error> {
         self.nccl()?.join(invitation, rank, workers)
     }
 
-    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+    fn is_ready(&mut self) -> Result<bool, Error> {
         self.nccl()?.is_ready()
     }
 
-    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), DeviceError> {
+    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), Error> {
         for (offset, numbers) in ranges {
             in_range(*offset, Bytes(4 * numbers), self.memory.layout().device())?;
         }
@@ -334,7 +306,7 @@ impl Collective for CudaDevice {
         unsafe { self.nccl()?.sum(&places, factor) }
     }
 
-    fn is_done(&mut self) -> Result<bool, DeviceError> {
+    fn is_done(&mut self) -> Result<bool, Error> {
         self.nccl()?.is_done()
     }
 

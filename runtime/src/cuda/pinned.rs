@@ -9,10 +9,10 @@
 //! Deliberately does not reserve huge pages, which only an administrator can.
 
 use super::driver::{Context, PinnedMemory};
-use super::error::code;
 use super::numa;
 use crate::cpu::{available_bytes, pinnable_bytes};
-use crate::device::{DeviceError, MemoryKind};
+use crate::error::{Error, Kind, MemoryKind};
+use cudarc::driver::sys::cudaError_enum as Of;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
@@ -35,14 +35,11 @@ pub(super) fn pinned_memory(
     context: &Arc<Context>,
     bytes: Bytes,
     node: Option<u32>,
-) -> Result<Option<PinnedMemory>, DeviceError> {
+) -> Result<Option<PinnedMemory>, Error> {
     if bytes == Bytes::ZERO {
         return Ok(None);
     }
-    let short = |available| {
-        let what = MemoryKind::PinnedHost;
-        DeviceError::OutOfMemory { what, needed: bytes, available, held_by: Vec::new() }
-    };
+    let short = |available| Error::out_of_memory(MemoryKind::PinnedHost, bytes, available, &[]);
     let most = pinnable_bytes(LEFT_TO_THE_SYSTEM).unwrap_or(Bytes(u64::MAX));
     if bytes > most {
         return Err(short(most));
@@ -60,9 +57,15 @@ pub(super) fn pinned_memory(
         tracing::debug!("the host slab has no huge pages: {error}");
     }
     fault_in(&mut map, thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    PinnedMemory::pin(context, map).map(Some).map_err(|refusal| match refusal.code {
-        code::OUT_OF_MEMORY => short,
-        _ => DeviceError::NotPinned { why: format!("{refusal}, of {bytes}") },
+    PinnedMemory::pin(context, map).map(Some).map_err(|refusal| {
+        if refusal.is(Of::CUDA_ERROR_OUT_OF_MEMORY) {
+            return short;
+        }
+        let message = format!(
+            "the driver refused {refusal}, of {bytes}; this much host memory cannot be page-locked here: lower the budget or \
+             the batch so that less is swapped, or see what a container or `ulimit -l` allows"
+        );
+        Error::new(Kind::NotPinned, message)
     })
 }
 

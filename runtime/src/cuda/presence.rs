@@ -7,7 +7,7 @@
 //!
 //! Deliberately does not link anything, run anything, or search the whole disk.
 
-use super::error::{CudaError, Instead};
+use crate::error::{Error, Instead, Kind};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +31,14 @@ pub(super) struct Wanted {
     pub(super) what_to_do: &'static str,
     /// Substitute, if any.
     pub(super) instead: Option<Instead>,
+}
+
+impl Wanted {
+    /// Error of a library that is missing or too old.
+    fn error(&self, fault: String) -> Error {
+        let kind = self.instead.map_or(Kind::Device, Kind::Missing);
+        Error::new(kind, format!("{fault}; {}", self.what_to_do))
+    }
 }
 
 pub(super) const DRIVER: Wanted = Wanted {
@@ -153,7 +161,7 @@ impl Search {
     }
 
     /// Loads a library from the first place that has it.
-    pub(super) fn load(&self, wanted: &Wanted) -> Result<Found, CudaError> {
+    pub(super) fn load(&self, wanted: &Wanted) -> Result<Found, Error> {
         if let Some(found) = load_from(&self.first, wanted)? {
             return Ok(found);
         }
@@ -166,7 +174,7 @@ impl Search {
         load_from(&self.usual, wanted)?.ok_or_else(|| self.missing(wanted))
     }
 
-    fn missing(&self, wanted: &Wanted) -> CudaError {
+    fn missing(&self, wanted: &Wanted) -> Error {
         let shown = |folders: &[PathBuf]| {
             folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
         };
@@ -180,28 +188,22 @@ impl Search {
         if !self.usual.is_empty() {
             places.push(format!("in {}", shown(&self.usual)));
         }
-        CudaError::Missing {
-            library: wanted.library,
-            files: wanted.files.join(", "),
-            places: places.join(", then "),
-            what_to_do: wanted.what_to_do,
-            instead: wanted.instead,
-        }
+        wanted.error(format!(
+            "{} is not on this machine: looked for {} {}",
+            wanted.library,
+            wanted.files.join(", "),
+            places.join(", then ")
+        ))
     }
 }
 
 impl Found {
     /// Address of a function, or the error that the library is too old.
-    pub(super) fn symbol(&self, name: &'static str, wanted: &Wanted) -> Result<*mut c_void, CudaError> {
+    pub(super) fn symbol(&self, name: &'static str, wanted: &Wanted) -> Result<*mut c_void, Error> {
         // SAFETY: the symbol is taken as an address only; its caller gives it its type.
         match unsafe { self.library.get::<*mut c_void>(name.as_bytes()) } {
             Ok(symbol) => Ok(symbol.into_raw()),
-            Err(_) => Err(CudaError::TooOld {
-                path: self.path.clone(),
-                symbol: name,
-                what_to_do: wanted.what_to_do,
-                instead: wanted.instead,
-            }),
+            Err(_) => Err(wanted.error(format!("`{}` is too old: it has no `{name}`", self.path.display()))),
         }
     }
 
@@ -218,7 +220,7 @@ fn dlopen(name: &OsStr) -> Result<Library, libloading::Error> {
 }
 
 /// Loads a library from the first folder that has it; `None` if no folder does.
-fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, CudaError> {
+fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, Error> {
     for folder in folders {
         for file in wanted.files {
             if let Some(found) = load_file(&folder.join(file), wanted)? {
@@ -230,15 +232,19 @@ fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, Cuda
 }
 
 /// Loads a file; `None` if there is no such file.
-fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
+fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, Error> {
     if !path.is_file() {
         return Ok(None);
     }
-    let unloadable = |why: String| CudaError::Unloadable { path: path.to_owned(), why };
     if let (Some(start), Some(folder)) = (wanted.beside, path.parent()) {
         load_beside(folder, start);
     }
-    let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
+    let library = dlopen(path.as_os_str()).map_err(|why| {
+        Error::device(format!(
+            "`{}` cannot be loaded: {why}; mend it, or remove its folder from where libraries are searched",
+            path.display()
+        ))
+    })?;
     let found = Found { library, path: path.to_owned() };
     found.symbol(wanted.probe.to_str().expect("a C name"), wanted)?;
     Ok(Some(found))
@@ -342,7 +348,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn refused(search: &Search, wanted: &Wanted) -> CudaError {
+    fn refused(search: &Search, wanted: &Wanted) -> Error {
         search.load(wanted).err().expect("there is no such library")
     }
 
@@ -350,7 +356,7 @@ mod tests {
     fn what_is_missing_is_named_with_the_folders_and_what_to_do() {
         let folder = tempfile::tempdir().expect("a folder");
         let error = refused(&Search::only(folder.path()), &DRIVER);
-        assert!(matches!(error, CudaError::Missing { .. }), "{error:?}");
+        assert_eq!(error.kind, Kind::Missing(Instead::Cpu));
         let text = error.to_string();
         let shown = folder.path().display().to_string();
         for part in ["the CUDA driver", "libcuda.so.1", shown.as_str(), "install"] {
@@ -365,21 +371,19 @@ mod tests {
     fn libraries_of_kernels_that_are_missing_or_too_old_say_what_to_install() {
         let folder = tempfile::tempdir().expect("a folder");
         let shown = folder.path().display().to_string();
-        let check = |wanted: &Wanted, kind: fn(&CudaError) -> bool, parts: &[&str]| {
+        let check = |wanted: &Wanted, parts: &[&str]| {
             let error = refused(&Search::only(folder.path()), wanted);
             let text = error.to_string();
-            assert!(kind(&error) && !text.contains('\n'), "{text}");
-            assert_eq!(error.instead(), None, "{text}");
+            assert!(error.kind == Kind::Device && !text.contains('\n'), "{text}");
             for part in parts.iter().chain([&shown.as_str()]) {
                 assert!(text.contains(part), "`{part}` in: {text}");
             }
         };
-        let missing = |error: &CudaError| matches!(error, CudaError::Missing { .. });
-        check(&CUDNN, missing, &["cuDNN", "libcudnn.so.9", "pip install nvidia-cudnn-cu13"]);
-        check(&CUBLAS, missing, &["cuBLAS", "libcublas.so.13, libcublas.so.12", "pip install nvidia-cublas"]);
-        check(&CUBLAS_12, missing, &["libcublas.so.12, libcublas.so.13"]);
+        check(&CUDNN, &["cuDNN is not on this machine", "libcudnn.so.9", "pip install nvidia-cudnn-cu13"]);
+        check(&CUBLAS, &["cuBLAS", "libcublas.so.13, libcublas.so.12", "pip install nvidia-cublas"]);
+        check(&CUBLAS_12, &["libcublas.so.12, libcublas.so.13"]);
         let nccl = refused(&Search::only(folder.path()), &NCCL);
-        assert_eq!(nccl.instead(), Some(Instead::Hosts));
+        assert_eq!(nccl.kind, Kind::Missing(Instead::Hosts));
         assert!(nccl.to_string().contains("pip install nvidia-nccl-cu13"), "{nccl}");
         // Any library serves as one that lacks everything.
         let libc = Wanted { files: &["libc.so.6"], probe: c"malloc", ..DRIVER };
@@ -388,9 +392,8 @@ mod tests {
         for file in ["libcudnn.so.9", "libcublas.so.12"] {
             std::os::unix::fs::symlink(&found.path, folder.path().join(file)).expect("a link");
         }
-        let too_old = |error: &CudaError| matches!(error, CudaError::TooOld { .. });
-        check(&CUDNN, too_old, &["libcudnn.so.9", "too old", "cudnnCreate"]);
-        check(&CUBLAS, too_old, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
+        check(&CUDNN, &["libcudnn.so.9", "too old", "cudnnCreate"]);
+        check(&CUBLAS, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
     }
 
     /// The wheels that torch installs into a virtual environment: each library is found there by its name there, with the
@@ -415,7 +418,7 @@ mod tests {
         assert!(compiler.version() >= (12, 0), "{:?}", compiler.version());
         // No wheel brings a driver.
         let missing = refused(&search, &DRIVER);
-        assert!(matches!(missing, CudaError::Missing { .. }), "{missing:?}");
+        assert_eq!(missing.kind, Kind::Missing(Instead::Cpu), "{missing}");
     }
 
     #[test]
@@ -424,7 +427,7 @@ mod tests {
         let path = folder.path().join("libcuda.so.1");
         std::fs::write(&path, "no library").expect("a file");
         let error = refused(&Search::only(folder.path()), &DRIVER);
-        assert!(matches!(&error, CudaError::Unloadable { path: found, .. } if *found == path), "{error:?}");
+        assert!(error.message.contains(&format!("`{}` cannot be loaded: ", path.display())), "{error}");
     }
 
     #[test]
@@ -437,7 +440,7 @@ mod tests {
         assert!(found.path.is_absolute(), "{}", found.path.display());
         std::os::unix::fs::symlink(&found.path, folder.path().join("libcuda.so.1")).expect("a link");
         let error = refused(&Search::only(folder.path()), &DRIVER);
-        assert!(matches!(error, CudaError::TooOld { symbol: "cuInit", .. }), "{error:?}");
+        assert!(error.message.contains("too old: it has no `cuInit`"), "{error}");
     }
 
     #[test]

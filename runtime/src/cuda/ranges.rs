@@ -4,8 +4,8 @@
 //! NVTX is found like every library of CUDA; without it there are no names, and nothing else changes. A replayed graph is
 //! one range, since its commands were enqueued only once.
 
-use super::error::CudaError;
 use super::presence::{NVTX, Search};
+use crate::error::Error;
 use std::ffi::{CStr, c_char, c_void};
 
 /// Calls that open and close a range of this thread.
@@ -16,7 +16,7 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// Finds and loads the library for good.
-    pub(super) fn start(search: &Search) -> Result<Ranges, CudaError> {
+    pub(super) fn start(search: &Search) -> Result<Ranges, Error> {
         let found = search.load(&NVTX)?;
         let address = |name| found.symbol(name, &NVTX);
         let (push, pop) = (address("nvtxRangePushA")?, address("nvtxRangePop")?);

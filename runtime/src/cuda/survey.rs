@@ -4,11 +4,11 @@
 
 use super::compile::Compiler;
 use super::driver::{Driver, GpuFacts};
-use super::error::CudaError;
 use super::health::Management;
-use super::libraries::{self, Found};
+use super::libraries;
 use super::nccl;
 use super::presence::Search;
+use crate::error::Error;
 use plimsoll_ir::health::Health;
 use std::path::PathBuf;
 
@@ -20,35 +20,31 @@ pub struct Survey {
     /// Version of CUDA that the driver supports.
     pub version: (u32, u32),
     /// The driver's own version from NVML, such as `580.65.06`, or why it is unknown.
-    pub driver_version: Result<String, CudaError>,
+    pub driver_version: Result<String, Error>,
     /// The devices in the driver's order, and the present health of each, as far as NVML reports it.
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why it is missing.
-    pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
-    /// cuBLAS and cuDNN.
-    pub libraries: Found,
+    pub compiler: Result<(PathBuf, (u32, u32)), Error>,
+    /// cuBLAS's file, or why it is missing.
+    pub cublas: Result<PathBuf, Error>,
+    /// cuDNN's file and version, or why it is missing.
+    pub cudnn: Result<(PathBuf, (u32, u32, u32)), Error>,
     /// NCCL's file and version, or why it is missing; only sums by NCCL need it.
-    pub nccl: Result<(PathBuf, String), CudaError>,
+    pub nccl: Result<(PathBuf, String), Error>,
 }
 
 /// Surveys the installation without using a device.
-pub fn survey() -> Result<Survey, CudaError> {
+pub fn survey() -> Result<Survey, Error> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
-    let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
     let management = Management::start(&search);
     let health = |gpu: &GpuFacts| management.as_ref().map_or(Health::default(), |nvml| nvml.health(&gpu.bus));
-    let devices = devices
-        .into_iter()
-        .map(|gpu| {
-            let health = health(&gpu);
-            (gpu, health)
-        })
-        .collect();
+    let device = |number| driver.facts(number).map(|gpu| (gpu.clone(), health(&gpu)));
+    let devices = (0..driver.devices()?).map(device).collect::<Result<Vec<_>, _>>()?;
     let driver_version = management.and_then(|nvml| nvml.driver_version());
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    let libraries = libraries::look(&search, version);
+    let (cublas, cudnn) = libraries::look(&search, version);
     let nccl = nccl::look(&search);
     Ok(Survey {
         driver: driver.path().to_owned(),
@@ -56,12 +52,13 @@ pub fn survey() -> Result<Survey, CudaError> {
         driver_version,
         devices,
         compiler,
-        libraries,
+        cublas,
+        cudnn,
         nccl,
     })
 }
 
 /// Number of devices that this process sees.
-pub fn visible() -> Result<u32, CudaError> {
+pub fn visible() -> Result<u32, Error> {
     Ok(Driver::start(&Search::new(&[]))?.devices()?)
 }

@@ -13,12 +13,12 @@
 //! Deliberately does not decide, look into bytes, or allocate while an iteration is enqueued (events for the time stamps
 //! are made when the first timed iteration starts).
 
-use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory};
-use super::error::{CudaError, Refusal};
+use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory, given_back};
+use super::error::Refusal;
 use super::numa;
 use super::pinned::pinned_memory;
 use super::presence::Search;
-use crate::device::DeviceError;
+use crate::error::{Error, Kind};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use std::path::PathBuf;
@@ -135,7 +135,7 @@ struct Now {
 impl SwapStreams {
     /// Opens streams on a device's primary context, which PyTorch uses too. The ordinal counts the devices that
     /// `CUDA_VISIBLE_DEVICES` leaves; `libraries` are searched for the driver before all other places.
-    pub fn open(ordinal: u32, libraries: &[PathBuf]) -> Result<Arc<SwapStreams>, CudaError> {
+    pub fn open(ordinal: u32, libraries: &[PathBuf]) -> Result<Arc<SwapStreams>, Error> {
         let driver = Driver::start(&Search::new(libraries))?;
         let node = numa::node_of(&driver.facts(ordinal)?.bus);
         let context = Context::retain(driver, ordinal)?;
@@ -144,7 +144,7 @@ impl SwapStreams {
     }
 
     /// Allocates a pinned host buffer of this size.
-    pub fn pinned(self: &Arc<Self>, bytes: Bytes) -> Result<PinnedSlab, DeviceError> {
+    pub fn pinned(self: &Arc<Self>, bytes: Bytes) -> Result<PinnedSlab, Error> {
         self.context.enter()?;
         let mut memory = pinned_memory(&self.context, bytes, self.node)?;
         let address = memory.as_mut().map_or(0, |memory| memory.base() as usize);
@@ -153,7 +153,7 @@ impl SwapStreams {
 
     /// Host memory that can be page-locked, up to `needed`: page-locks piece by piece until that is reached or a piece is
     /// refused, then by smaller pieces, and gives all back.
-    pub fn pinnable(self: &Arc<Self>, needed: Bytes) -> Result<Bytes, DeviceError> {
+    pub fn pinnable(self: &Arc<Self>, needed: Bytes) -> Result<Bytes, Error> {
         let mut piece = Bytes((needed.0 / 8).max(PINNABLE_PIECE.0));
         let (mut held, mut total) = (Vec::new(), Bytes::ZERO);
         while total < needed && piece >= PINNABLE_PIECE {
@@ -162,7 +162,7 @@ impl SwapStreams {
                     total += slab.bytes();
                     held.push(slab);
                 }
-                Err(DeviceError::OutOfMemory { .. } | DeviceError::NotPinned { .. }) => {
+                Err(error) if matches!(error.kind, Kind::OutOfMemory { .. } | Kind::NotPinned) => {
                     piece = Bytes(piece.0 / 2);
                 }
                 Err(other) => return Err(other),
@@ -173,7 +173,7 @@ impl SwapStreams {
 
     /// Rates of copies of this size to the host and back, each alone (the median of a few) and with the other direction
     /// running.
-    pub fn rates(self: &Arc<Self>, bytes: Bytes) -> Result<LinkRates, DeviceError> {
+    pub fn rates(self: &Arc<Self>, bytes: Bytes) -> Result<LinkRates, Error> {
         let slabs = [self.pinned(bytes)?, self.pinned(bytes)?];
         let allocate = || DeviceMemory::allocate(&self.context, bytes.0 as usize);
         let device = [allocate()?, allocate()?];
@@ -184,7 +184,7 @@ impl SwapStreams {
         Ok(LinkRates { alone: self.rates_alone(copies)?, together: self.rates_together(copies)? })
     }
 
-    fn rates_alone(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], DeviceError> {
+    fn rates_alone(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], Error> {
         let [start, end] = [Event::new(&self.context, true)?, Event::new(&self.context, true)?];
         let mut rates = [BytesPerSecond(0.0); 2];
         for (lane, rate) in rates.iter_mut().enumerate() {
@@ -207,7 +207,7 @@ impl SwapStreams {
 
     /// Starts both directions at once, each copying repeatedly. Counts copies that ended before the other direction
     /// finished, since later ones had the link to themselves.
-    fn rates_together(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], DeviceError> {
+    fn rates_together(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], Error> {
         let event = || Event::new(&self.context, true);
         let start = event()?;
         let ends = |_| (0..SAMPLES).map(|_| event()).collect::<Result<Vec<_>, _>>();
@@ -270,15 +270,13 @@ impl PinnedSlab {
 impl Drop for PinnedSlab {
     fn drop(&mut self) {
         // Copies to it that still run end first.
-        if let Err(refusal) = self.streams.synchronise() {
-            tracing::debug!("before a slab is given back: {refusal}");
-        }
+        given_back(self.streams.synchronise());
     }
 }
 
 impl Swaps {
     /// Prepares the copies of a schedule, whose commands are given in its order.
-    pub fn new(streams: &Arc<SwapStreams>, commands: &[SwapCommand]) -> Result<Swaps, DeviceError> {
+    pub fn new(streams: &Arc<SwapStreams>, commands: &[SwapCommand]) -> Result<Swaps, Error> {
         streams.context.enter()?;
         let mut copies = vec![Vec::new()];
         let mut counts = [0; 3];
@@ -322,7 +320,7 @@ impl Swaps {
     /// # Safety
     /// The handle is a stream of this context that lives until the iteration has been finished or aborted. The memory that
     /// the copies name lives until they have ended, and only accesses that the schedule orders touch it.
-    pub unsafe fn start(&mut self, compute: usize, is_timed: bool) -> Result<(), DeviceError> {
+    pub unsafe fn start(&mut self, compute: usize, is_timed: bool) -> Result<(), Error> {
         self.begin(compute, is_timed, false)
     }
 
@@ -333,11 +331,11 @@ impl Swaps {
     /// The handle is a stream of this context. Whenever the graph is launched, the memory that the copies name lives until
     /// it has ended, and only accesses that the schedule orders touch it. An iteration started meanwhile is enqueued behind
     /// it.
-    pub unsafe fn start_captured(&mut self, compute: usize) -> Result<(), DeviceError> {
+    pub unsafe fn start_captured(&mut self, compute: usize) -> Result<(), Error> {
         self.begin(compute, false, true)
     }
 
-    fn begin(&mut self, compute: usize, is_timed: bool, is_captured: bool) -> Result<(), DeviceError> {
+    fn begin(&mut self, compute: usize, is_timed: bool, is_captured: bool) -> Result<(), Error> {
         // A capture that ended without its joins is over, whatever it contained.
         self.now.take_if(|now| now.is_captured);
         self.abort();
@@ -360,7 +358,7 @@ impl Swaps {
 
     /// Makes the next compute command wait for these numbers of copies to the host and back. Only waits that the schedule's
     /// own order does not imply need a call.
-    pub fn wait(&mut self, offloads: usize, prefetches: usize) -> Result<(), DeviceError> {
+    pub fn wait(&mut self, offloads: usize, prefetches: usize) -> Result<(), Error> {
         let Some(now) = self.now.as_mut() else { return Ok(()) };
         for (lane, need) in [offloads, prefetches].into_iter().enumerate() {
             if need > now.reached[lane] {
@@ -373,7 +371,7 @@ impl Swaps {
     }
 
     /// Records, in a timed iteration, the start of the next compute command.
-    pub fn began(&mut self) -> Result<(), DeviceError> {
+    pub fn began(&mut self) -> Result<(), Error> {
         let (Some(now), Some(times)) = (&self.now, &self.times) else { return Ok(()) };
         if now.is_timed {
             now.compute.record(&times.commands[0][now.computed].0)?;
@@ -382,7 +380,7 @@ impl Swaps {
     }
 
     /// Records that one more compute command was enqueued, and enqueues the copies that follow it.
-    pub fn computed(&mut self) -> Result<(), DeviceError> {
+    pub fn computed(&mut self) -> Result<(), Error> {
         let Some(now) = self.now.as_mut() else { return Ok(()) };
         if let Some(times) = self.times.as_ref().filter(|_| now.is_timed) {
             now.compute.record(&times.commands[0][now.computed].1)?;
@@ -394,7 +392,7 @@ impl Swaps {
         self.enqueue_copies()
     }
 
-    fn enqueue_copies(&self) -> Result<(), DeviceError> {
+    fn enqueue_copies(&self) -> Result<(), Error> {
         let Some(now) = &self.now else { return Ok(()) };
         for copy in &self.copies[now.computed] {
             let stream = &self.streams.streams[copy.lane];
@@ -423,7 +421,7 @@ impl Swaps {
     }
 
     /// Ends the enqueueing: later work of the compute stream comes after all copies.
-    pub fn finish(&mut self) -> Result<(), DeviceError> {
+    pub fn finish(&mut self) -> Result<(), Error> {
         let Some(mut now) = self.now.take() else { return Ok(()) };
         self.join(&now.compute)?;
         now.is_finished = true;
@@ -452,7 +450,7 @@ impl Swaps {
 
     /// Waits for the last iteration and returns the times of its commands, by stream; `None` if it was not timed or not
     /// finished.
-    pub fn spans(&mut self) -> Result<Option<[Spans; 3]>, DeviceError> {
+    pub fn spans(&mut self) -> Result<Option<[Spans; 3]>, Error> {
         let (Some(now), Some(times)) = (self.now.take_if(|now| now.is_finished), &self.times) else {
             return Ok(None);
         };
@@ -465,13 +463,8 @@ impl Swaps {
     }
 
     /// Number of copies.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.copies.iter().map(Vec::len).sum()
-    }
-
-    /// Returns `true` if there are no copies.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -5,26 +5,23 @@
 //! driver's unknown statuses as an enum. Here a missing function is an error before the first call, and a status is a
 //! number.
 
-use super::error::CudaError;
 use super::presence::{Found, Wanted};
+use crate::error::Error;
 
-/// Defines a table. Its functions return a status, 0 for success; those under `plain` return other values. The bindings'
-/// name of a function, if different, stands after `as`; functions without bindings of the same type stand under `unbound`
-/// and `plain`.
+/// Defines a table. Functions under `bound` return a status, 0 for success, and have the types of the bindings, whose name,
+/// if different, stands after `as`. The types of functions under `unbound` are those of the library's documentation.
 macro_rules! functions {
     (
         $(#[$about:meta])*
         $table:ident of $bindings:ident, status $status:ty;
         bound { $($name:ident $(as $other:ident)? ($($argument:ty),*);)* }
-        unbound { $($free:ident ($($free_argument:ty),*);)* }
-        plain { $($plain:ident ($($plain_argument:ty),*) -> $returned:ty;)* }
+        unbound { $($free:ident ($($free_argument:ty),*) -> $returned:ty;)* }
     ) => {
         $(#[$about])*
         #[allow(non_snake_case, reason = "the names are the library's")]
         pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
-            $(pub(super) $free: unsafe extern "C" fn($($free_argument),*) -> u32,)*
-            $(pub(super) $plain: unsafe extern "C" fn($($plain_argument),*) -> $returned,)*
+            $(pub(super) $free: unsafe extern "C" fn($($free_argument),*) -> $returned,)*
         }
 
         impl $table {
@@ -32,12 +29,11 @@ macro_rules! functions {
             #[cfg(test)]
             pub(super) const SIGNATURES: &[super::headers::Signature] = &[
                 $((stringify!($name), &[$(stringify!($argument)),*], "u32"),)*
-                $((stringify!($free), &[$(stringify!($free_argument)),*], "u32"),)*
-                $((stringify!($plain), &[$(stringify!($plain_argument)),*], stringify!($returned)),)*
+                $((stringify!($free), &[$(stringify!($free_argument)),*], stringify!($returned)),)*
             ];
 
             /// Loads all functions, by name.
-            pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, CudaError> {
+            pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, Error> {
                 let address = |name| found.symbol(name, wanted);
                 Ok(Self {
                     $(
@@ -52,16 +48,8 @@ macro_rules! functions {
                     $(
                         // SAFETY: the function of this name has this type, by the library's documentation.
                         $free: unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($free_argument),*) -> u32>(
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($free_argument),*) -> $returned>(
                                 address(stringify!($free))?,
-                            )
-                        },
-                    )*
-                    $(
-                        // SAFETY: as above.
-                        $plain: unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($plain_argument),*) -> $returned>(
-                                address(stringify!($plain))?,
                             )
                         },
                     )*
@@ -75,14 +63,22 @@ macro_rules! functions {
     (@binding $bindings:ident $name:ident $other:ident) => { $bindings::$other };
 }
 
+/// Makes a call of a library and converts its status: `call!(driver, cuInit(0))`. The library has `functions`, and a `check`
+/// of the name of a call and its status.
+macro_rules! call {
+    ($library:expr, $name:ident($($argument:expr),*)) => {
+        $library.check(stringify!($name), ($library.functions.$name)($($argument),*))
+    };
+}
+
+pub(super) use call;
 use cudarc::cublas::sys as cublas;
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasOperation_t, cublasStatus_t, cudaDataType_t,
 };
 use cudarc::cudnn::sys as cudnn;
 use cudarc::cudnn::sys::{
-    cudnnConvolutionBwdDataAlgo_t, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t,
-    cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t,
+    cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionDescriptor_t,
     cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionMode_t, cudnnDataType_t, cudnnFilterDescriptor_t,
     cudnnHandle_t, cudnnMathType_t, cudnnStatus_t, cudnnTensorDescriptor_t, cudnnTensorFormat_t,
 };
@@ -147,10 +143,9 @@ functions! {
         cuGraphDestroy(CUgraph);
     }
     unbound {
-        cuGetErrorName(u32, *mut *const c_char);
-        cuGetErrorString(u32, *mut *const c_char);
+        cuGetErrorName(u32, *mut *const c_char) -> u32;
+        cuGetErrorString(u32, *mut *const c_char) -> u32;
     }
-    plain {}
 }
 
 functions! {
@@ -173,7 +168,6 @@ functions! {
         nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
     }
     unbound {}
-    plain {}
 }
 
 functions! {
@@ -196,15 +190,14 @@ functions! {
             *const c_void, *mut c_void, cudaDataType_t, c_int, c_longlong, c_int, cublasComputeType_t, cublasGemmAlgo_t
         );
     }
-    unbound {}
-    plain {
+    unbound {
         cublasGetStatusName(u32) -> *const c_char;
         cublasGetStatusString(u32) -> *const c_char;
     }
 }
 
 functions! {
-    /// cuDNN: a part that all versions from 9.0 on have.
+    /// cuDNN: a part that all versions from 9.0 on have. Algorithms are numbers, which differ in type between the passes.
     CudnnFunctions of cudnn, status cudnnStatus_t;
     bound {
         cudnnCreate(*mut cudnnHandle_t);
@@ -239,36 +232,35 @@ functions! {
             cudnnHandle_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
             cudnnFilterDescriptor_t, c_int, *mut c_int, *mut cudnnConvolutionBwdFilterAlgoPerf_t
         );
+    }
+    unbound {
         cudnnGetConvolutionForwardWorkspaceSize(
             cudnnHandle_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnConvolutionDescriptor_t,
-            cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t, *mut usize
-        );
+            cudnnTensorDescriptor_t, u32, *mut usize
+        ) -> u32;
         cudnnGetConvolutionBackwardDataWorkspaceSize(
             cudnnHandle_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
-            cudnnTensorDescriptor_t, cudnnConvolutionBwdDataAlgo_t, *mut usize
-        );
+            cudnnTensorDescriptor_t, u32, *mut usize
+        ) -> u32;
         cudnnGetConvolutionBackwardFilterWorkspaceSize(
             cudnnHandle_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
-            cudnnFilterDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, *mut usize
-        );
+            cudnnFilterDescriptor_t, u32, *mut usize
+        ) -> u32;
         cudnnConvolutionForward(
             cudnnHandle_t, *const c_void, cudnnTensorDescriptor_t, *const c_void, cudnnFilterDescriptor_t,
-            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnConvolutionDescriptor_t, u32, *mut c_void, usize,
             *const c_void, cudnnTensorDescriptor_t, *mut c_void
-        );
+        ) -> u32;
         cudnnConvolutionBackwardData(
             cudnnHandle_t, *const c_void, cudnnFilterDescriptor_t, *const c_void, cudnnTensorDescriptor_t,
-            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionBwdDataAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnConvolutionDescriptor_t, u32, *mut c_void, usize,
             *const c_void, cudnnTensorDescriptor_t, *mut c_void
-        );
+        ) -> u32;
         cudnnConvolutionBackwardFilter(
             cudnnHandle_t, *const c_void, cudnnTensorDescriptor_t, *const c_void, cudnnTensorDescriptor_t,
-            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnConvolutionDescriptor_t, u32, *mut c_void, usize,
             *const c_void, cudnnFilterDescriptor_t, *mut c_void
-        );
-    }
-    unbound {}
-    plain {
+        ) -> u32;
         cudnnGetVersion() -> usize;
         cudnnGetErrorString(u32) -> *const c_char;
         cudnnGetLastErrorString(*mut c_char, usize) -> ();
@@ -290,10 +282,8 @@ functions! {
         ncclRedOpCreatePreMulSum(*mut ncclRedOp_t, *mut c_void, ncclDataType_t, ncclScalarResidence_t, ncclComm_t);
     }
     unbound {
-        ncclRedOpDestroy(u32, ncclComm_t);
-        ncclAllReduce(*const c_void, *mut c_void, usize, ncclDataType_t, u32, ncclComm_t, cudaStream_t);
-    }
-    plain {
+        ncclRedOpDestroy(u32, ncclComm_t) -> u32;
+        ncclAllReduce(*const c_void, *mut c_void, usize, ncclDataType_t, u32, ncclComm_t, cudaStream_t) -> u32;
         ncclGetErrorString(u32) -> *const c_char;
         ncclGetLastError(ncclComm_t) -> *const c_char;
     }

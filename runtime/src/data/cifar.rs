@@ -21,7 +21,7 @@ pub fn cifar10(folder: &Path) -> Result<Split, RuntimeError> {
 }
 
 fn records(path: &Path, samples: &mut Samples) -> Result<(), RuntimeError> {
-    let fault = |why: String| Err(RuntimeError::Data { path: path.to_owned(), why });
+    let fault = |why: String| Err(RuntimeError::data(path, why));
     let file = whole_file(path, "a file of CIFAR-10's binary version")?;
     if file.len() % RECORD != 0 {
         let whole = file.len() / RECORD;

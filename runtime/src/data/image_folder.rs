@@ -104,7 +104,7 @@ pub fn image_folder(folder: &Path, image: Shape) -> Result<Split, RuntimeError> 
 }
 
 fn fault(path: &Path, why: impl Into<String>) -> RuntimeError {
-    RuntimeError::Data { path: path.to_owned(), why: why.into() }
+    RuntimeError::data(path, why.into())
 }
 
 /// Path of a file relative to a folder.

@@ -24,7 +24,7 @@ fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), RuntimeError> {
     let labels_path = folder.join(format!("{name}-labels-idx1-ubyte"));
     let ([count, height, width], pixels) = idx::<3>(&images_path)?;
     let ([labelled], labels) = idx::<1>(&labels_path)?;
-    let fault = |why: String| Err(RuntimeError::Data { path: labels_path.clone(), why });
+    let fault = |why: String| Err(RuntimeError::data(&labels_path, why));
     if count != labelled {
         return fault(format!(
             "has {labelled} labels for {count} images; the two files do not belong together"
@@ -41,7 +41,7 @@ fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), RuntimeError> {
 
 /// Dimensions and bytes of an IDX file of bytes.
 fn idx<const D: usize>(path: &Path) -> Result<([u32; D], Vec<u8>), RuntimeError> {
-    let fault = |why: String| Err(RuntimeError::Data { path: path.to_owned(), why });
+    let fault = |why: String| Err(RuntimeError::data(path, why));
     let mut file = whole_file(path, "an IDX file of MNIST")?;
     let magic = [0, 0, 8, D as u8];
     let header = 4 + 4 * D;

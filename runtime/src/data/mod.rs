@@ -205,7 +205,7 @@ fn as_bytes<T: Word>(words: &[T]) -> &[u8] {
 
 /// Contents of a file; an empty or missing file is an error that names `wanted`.
 fn whole_file(path: &Path, wanted: &str) -> Result<Vec<u8>, RuntimeError> {
-    let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
+    let fault = |why: String| RuntimeError::data(path, why);
     let bytes = std::fs::read(path).map_err(|error| {
         let mut packed = path.as_os_str().to_owned();
         packed.push(".gz");

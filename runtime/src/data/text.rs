@@ -25,7 +25,7 @@ pub fn text(length: u32) -> Result<Split, RuntimeError> {
 
 /// A text file in UTF-8, in pieces of `length` characters. Errors: it cannot be read, is not UTF-8 or too short.
 pub fn text_file(path: &Path, length: u32) -> Result<Split, RuntimeError> {
-    let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
+    let fault = |why: String| RuntimeError::data(path, why);
     let bytes = super::whole_file(path, "a text")?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         fault(format!("is no text in UTF-8: byte {} belongs to no character", error.valid_up_to()))

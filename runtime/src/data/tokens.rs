@@ -88,7 +88,7 @@ fn is_npy(path: &Path) -> bool {
 
 impl TokenFile {
     fn open(path: &Path) -> Result<TokenFile, RuntimeError> {
-        let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
+        let fault = |why: String| RuntimeError::data(path, why);
         let expected = "expected tokens as 16-bit numbers (train.bin) or as an array of NumPy (.npy)";
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz")) {
             return Err(fault("is an archive of arrays; write one alone with numpy.save".to_owned()));
@@ -118,7 +118,7 @@ impl TokenFile {
     }
 
     fn fault(&self, why: String) -> RuntimeError {
-        RuntimeError::Data { path: self.path.clone(), why }
+        RuntimeError::data(&self.path, why)
     }
 
     fn failed(&self, error: &std::io::Error) -> RuntimeError {

@@ -477,7 +477,7 @@ mod tests {
                 for region in &part.regions {
                     regions += 1;
                     let writers: Vec<OpId> = writes(&program, region).collect();
-                    let writes_it = |step: &&Step| step.launch().is_some_and(|l| writers.contains(&l.op()));
+                    let writes_it = |step: &&Step| step.launch().is_some_and(|l| writers.contains(&l.op));
                     assert!(before.iter().filter(writes_it).count() >= writers.len(), "`{}`", region.name);
                     assert_eq!(behind.iter().filter(writes_it).count(), 0, "`{}`", region.name);
                 }

@@ -4,7 +4,7 @@
 
 use super::Trainer;
 use crate::device::Device;
-use crate::error::RuntimeError;
+use crate::error::{Kind, RuntimeError};
 use crate::executor::{Executor, Loaded};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
@@ -26,7 +26,10 @@ pub(super) struct PerDraw {
 
 impl PerDraw {
     fn make(&mut self, step: u64, device: &dyn Device) -> Result<Drawn, RuntimeError> {
-        (self.draws)(step, device).map_err(|why| RuntimeError::Draw { step, why })
+        (self.draws)(step, device).map_err(|why| {
+            let message = format!("the draw of iteration {step} has no iteration of its own: {why}");
+            RuntimeError::new(Kind::Internal, message)
+        })
     }
 
     /// Makes the next iteration, unless it is ready.

@@ -86,7 +86,7 @@ impl Share {
                 return Err(error.into());
             }
             if let Some((_, error)) = failed.take_if(|(since, _)| is_over(*since)) {
-                return Err(error.into());
+                return Err(error);
             }
             std::thread::sleep(LOOK);
         }

@@ -89,7 +89,7 @@ impl Trainer {
     ///
     /// Errors: it has a different network, batch, seed or rate (the message names the difference).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
-        let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
+        let fault = |why: String| Err(RuntimeError::checkpoint(path, why));
         let progress = &checkpoint.progress;
         if let Some(difference) = progress.plan.difference(&self.plan) {
             return fault(format!("is of another training run: {difference}"));

@@ -25,7 +25,7 @@
 
 use super::before::Befores;
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
-use crate::error::RuntimeError;
+use crate::error::{Kind, RuntimeError};
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
 use crate::noise::{GradientNorms, scale};
@@ -408,7 +408,7 @@ pub(super) fn together(all: &[Passed]) -> (f32, f64, f64) {
 /// Checks that the loss of an update is finite.
 pub(super) fn is_finite(step: u64, all: &[Passed]) -> Result<(), RuntimeError> {
     let (loss, ..) = together(all);
-    if loss.is_finite() { Ok(()) } else { Err(RuntimeError::Diverged { step, loss }) }
+    if loss.is_finite() { Ok(()) } else { Err(RuntimeError::diverged(step, loss)) }
 }
 
 /// Norms of an update of this many samples, whose gradient has the square norm `mean`; `None` if no two passes can be
@@ -487,7 +487,8 @@ impl Trainer {
                     share.abandon_devices(&mut self.executor);
                 }
                 let put_back = share.write_statistics(&mut self.executor, &statistics);
-                let is_lost = matches!(other, Err(RuntimeError::Group(_) | RuntimeError::Device(_)));
+                let is_lost =
+                    other.as_ref().is_err_and(|e| e.is_of_device() || matches!(e.kind, Kind::Group(_)));
                 if !is_lost && share.sums.iter().all(|sum| !sum.is_applied) {
                     // The others continue from the previous update; an update that is still pending after this is undone.
                     let _ = self.apply_whole(share);

@@ -12,7 +12,7 @@ use crate::training::saving::{Saved, cannot_keep};
 use crate::training::workers::of_worker;
 use crate::watch::Watch;
 use plimsoll_runtime::group::mpi::host;
-use plimsoll_runtime::{Checkpoint, GroupError, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, Error as RuntimeError, GroupError, Kind as Fault, Trainer};
 use std::path::PathBuf;
 
 /// Returns the error of a worker process, with the state that it has kept if worker 0 is lost. `is_of_first` is `true` if
@@ -23,7 +23,7 @@ pub(super) fn failed(
     (study, is_of_first): (&Study, bool),
     (total, fresh): (u64, bool),
 ) -> Error {
-    if !matches!(source, RuntimeError::Group(_)) || !trainer.is_first_left() {
+    if !matches!(source.kind, Fault::Group(_)) || !trainer.is_first_left() {
         return source.into();
     }
     let path = study.kept_by(rank);
@@ -45,8 +45,8 @@ pub(super) fn failed(
 
 /// Returns `true` if the lost worker ran on a different machine, which may have a separate folder.
 fn is_elsewhere(error: &RuntimeError) -> bool {
-    match error {
-        RuntimeError::Group(GroupError::Silent { host: of, .. } | GroupError::Died { host: of, .. }) => {
+    match &error.kind {
+        Fault::Group(GroupError::Silent { host: of, .. } | GroupError::Died { host: of, .. }) => {
             *of != host()
         }
         _ => false,

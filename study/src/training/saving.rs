@@ -15,7 +15,7 @@ use crate::request::TrainRequest;
 use crate::training::workers::of_worker;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
-use plimsoll_runtime::{Checkpoint, DeviceError, GroupError, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, Error as RuntimeError, GroupError, Kind as Fault, Trainer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -234,9 +234,9 @@ impl<'a> Saving<'a> {
         let state = self.state_of(trainer)?;
         self.write_this(&state).map_err(|error| {
             let (step, saved) = (state.progress.step, self.saved());
-            match error {
-                RuntimeError::Overflowed { .. } => self.diverged(error),
-                source => Error::from(source).help(format_args!(
+            match error.kind {
+                Fault::Diverged => self.diverged(error),
+                _ => Error::from(error).help(format_args!(
                     "the state after {step} iterations is not kept: {}",
                     saved.in_words()
                 )),
@@ -263,21 +263,19 @@ impl<'a> Saving<'a> {
     /// Returns the error of a training that failed. If the device, the data or a different worker failed, writes the state of
     /// the last finished iteration.
     pub(crate) fn failed(&mut self, source: RuntimeError, trainer: &mut Trainer) -> Error {
-        match source {
-            RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. } => self.diverged(source),
-            // A range outside the pool is a bug, not a lost device.
-            RuntimeError::Device(DeviceError::OutOfRange { .. }) => source.into(),
-            RuntimeError::Device(_) => {
+        match source.kind {
+            Fault::Diverged => self.diverged(source),
+            _ if source.is_of_device() => {
                 let lost = self.write_copy(trainer).err();
                 Error::from(source).help(self.saved().with(lost.as_ref()))
             }
             // An unreadable sample fails before an iteration begins.
-            RuntimeError::Data { .. } => {
+            Fault::Data => {
                 let lost = self.write(trainer).err();
                 Error::from(source).help(self.saved().with(lost.as_ref()))
             }
             // This worker's state is that of its last update, regardless of the other workers.
-            RuntimeError::Group(
+            Fault::Group(
                 GroupError::Lost { rank }
                 | GroupError::Failed { rank, .. }
                 | GroupError::Silent { rank, .. }
@@ -337,9 +335,7 @@ mod tests {
     use plimsoll_networks::{LowerOptions, build, lower};
     use plimsoll_runtime::cpu::kernels::workspace_bytes;
     use plimsoll_runtime::data::digits;
-    use plimsoll_runtime::{
-        Cpu, CpuOptions, DeviceError, Executor, LearningRateSchedule, MemoryLayout, TrainingPlan,
-    };
+    use plimsoll_runtime::{Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, TrainingPlan};
     use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
     const BATCH: u64 = 4;
@@ -387,8 +383,7 @@ mod tests {
     }
 
     fn lost() -> RuntimeError {
-        let (why, what_to_do) = ("cuStreamSynchronize: lost".to_owned(), "see to the device");
-        RuntimeError::Device(DeviceError::Driver { why, what_to_do })
+        RuntimeError::device("the driver refused cuStreamSynchronize: lost; see to the device")
     }
 
     /// Returns the iterations that a file holds.
@@ -430,7 +425,7 @@ mod tests {
         slow(&mut saving);
         train(&mut trainer, 3);
         let why = "MPI_Test gave 17".to_owned();
-        let error = saving.failed(RuntimeError::Group(GroupError::Engine { me: 2, why }), &mut trainer);
+        let error = saving.failed(GroupError::Engine { me: 2, why }.into(), &mut trainer);
         assert!(error.message.starts_with("worker 2 "), "{error}");
         keeps(&error, 3);
         assert_eq!(in_file(&path), 3);
@@ -544,7 +539,7 @@ mod tests {
     fn what_diverged_begins_anew_with_a_lower_rate() {
         let mut saving = begun(Path::new("digits/training.safetensors"), false, None);
         saving.in_file = Some(7);
-        let error = saving.diverged(RuntimeError::Diverged { step: 8, loss: f32::NAN });
+        let error = saving.diverged(RuntimeError::new(Fault::Diverged, "the loss is NaN at step 8"));
         let kept = "; the state after 7 of 10 iterations stays in digits/training.safetensors until then";
         let lower = format!("--base-rate 0.005, where it was 0.05{kept}");
         assert_eq!(error.cause.as_deref(), Some(&Cause::Diverged { lower }));

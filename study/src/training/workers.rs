@@ -18,7 +18,7 @@ use crate::watch::Watch;
 use crate::workload::Workload;
 use plimsoll_ir::config::{Config, LearningRate};
 use plimsoll_runtime::data::Dataset;
-use plimsoll_runtime::{Checkpoint, Group, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, Error as RuntimeError, Group, Kind as Fault, Trainer};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 
 /// Size of an update, and the settings that follow from it.
@@ -186,7 +186,7 @@ pub(super) fn beside<T>(
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             // An error that only reports the end of a different worker adds nothing.
             if let Err(own) = ended
-                && !matches!(own, RuntimeError::Group(_))
+                && !matches!(own.kind, Fault::Group(_))
             {
                 failed.get_or_insert((rank, own));
             }
@@ -218,7 +218,7 @@ pub(super) fn of_worker(rank: usize, source: RuntimeError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_runtime::{DeviceError, GroupError};
+    use plimsoll_runtime::GroupError;
 
     #[test]
     fn an_update_is_what_is_asked_for_or_what_goes_on_or_a_batch_each() {
@@ -242,11 +242,10 @@ mod tests {
 
     #[test]
     fn the_worker_that_failed_is_named_with_its_own_error() {
-        let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
+        let lost = |rank| RuntimeError::from(GroupError::Lost { rank });
         let of_first = || of_worker(1, lost(1)).help("go on");
         assert_eq!(by_whom(of_first(), None).to_string(), "worker 1 has ended");
-        let why = "cuLaunch".to_owned();
-        let own = RuntimeError::Device(DeviceError::Driver { why, what_to_do: "see to it" });
+        let own = RuntimeError::device("the driver refused cuLaunch; see to it");
         let error = by_whom(of_first(), Some((2, own)));
         assert_eq!(error.message, "worker 2: the driver refused cuLaunch; see to it");
         assert_eq!(error.help.as_deref(), Some("go on"));

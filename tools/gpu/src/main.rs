@@ -46,7 +46,7 @@ fn machine(small: bool) -> Result<Value, Error> {
         return Err(Error::new(Kind::Device, "the driver sees no device")
             .help("`nvidia-smi` lists the devices; CUDA_VISIBLE_DEVICES may hide them"));
     };
-    let cudnn = survey.libraries.cudnn.map(|(_, (major, minor, patch))| format!("{major}.{minor}.{patch}"));
+    let cudnn = survey.cudnn.map(|(_, (major, minor, patch))| format!("{major}.{minor}.{patch}"));
     Ok(json!({
         "plimsoll": plimsoll::study::version(),
         "device": gpu.name,

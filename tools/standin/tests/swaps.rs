@@ -115,7 +115,7 @@ fn iterate(
 fn all_waits_are_kept_in_whatever_order_the_streams_run() {
     let Some(machine) = Machine::new() else { return };
     let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
-    assert_eq!(swaps.len(), 4);
+    assert_eq!(swaps.count(), 4);
     for order in 0..30 {
         machine.library.order(order);
         let first = 10 + 3 * order as u8;

@@ -141,13 +141,6 @@ KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *s
     sums[INDEX] = sum;
 }
 
-// The sum of a row, from those of its pieces.
-FUNCTION double sum_of_pieces(const float *sums, u64 row, unsigned pieces) {
-    double sum = 0.0;
-    for (unsigned piece = 0; piece < pieces; piece++) sum += (double)sums[row * pieces + piece];
-    return sum;
-}
-
 // Multiplies exponentials by 1 / their sum; stats then has it behind the largest score, for the backward pass.
 KERNEL(attention_scale, (float *probabilities, const float *largest_of, const float *sums, float *stats,
                          unsigned long long n, unsigned long long first, unsigned rows, unsigned length,

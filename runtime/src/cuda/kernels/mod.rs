@@ -9,10 +9,10 @@
 
 pub(crate) mod attention;
 mod conv;
-mod layer_norm;
 pub(crate) mod layout;
 mod norm;
 mod rotary;
+mod row_norm;
 mod sequences;
 
 pub(crate) use conv::is_depthwise;
@@ -50,8 +50,7 @@ pub(crate) fn source(float: Float) -> String {
         include_str!("embedding.cu"),
         include_str!("lstm.cu"),
         include_str!("norm.cu"),
-        include_str!("layer_norm.cu"),
-        include_str!("rms_norm.cu"),
+        include_str!("row_norm.cu"),
         include_str!("loss.cu"),
         include_str!("depthwise.cu"),
         include_str!("layout.cu"),
@@ -263,10 +262,10 @@ fn plan(call: &Call, float: Float) -> Plan {
         }
         Call::BatchNormInference { shape, epsilon } => norm::inference(p, &shape, epsilon),
         Call::BatchNormBackward { shape, then, accumulate } => norm::backward(p, &shape, &then, accumulate),
-        Call::LayerNormForward { shape, epsilon } => layer_norm::forward(p, &shape, epsilon),
-        Call::LayerNormBackward { shape, accumulate } => layer_norm::backward(p, &shape, accumulate),
-        Call::RmsNormForward { shape, epsilon } => layer_norm::rms_forward(p, &shape, epsilon),
-        Call::RmsNormBackward { shape, accumulate } => layer_norm::rms_backward(p, &shape, accumulate),
+        Call::LayerNormForward { shape, epsilon } => row_norm::forward(p, &shape, epsilon, true),
+        Call::LayerNormBackward { shape, accumulate } => row_norm::backward(p, &shape, accumulate, true),
+        Call::RmsNormForward { shape, epsilon } => row_norm::forward(p, &shape, epsilon, false),
+        Call::RmsNormBackward { shape, accumulate } => row_norm::backward(p, &shape, accumulate, false),
         Call::LrnForward { shape, size, alpha, beta, bias } => {
             norm::lrn(p, &shape, [alpha, beta, bias], size, None);
         }

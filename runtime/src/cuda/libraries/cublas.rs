@@ -6,17 +6,18 @@
 //! Deliberately does not transpose anything. cuBLAS is column-major, so our row-major matrix is its own transpose there;
 //! each pass is one product.
 
-use super::super::driver::{Context, CudaStream, Handle};
-use super::super::error::{Capability, CudaError, Refusal};
+use super::super::driver::{Context, CudaStream, Handle, given_back, words_at};
+use super::super::error::{Capability, Refusal};
 use super::super::presence::{CUBLAS, CUBLAS_12, Search};
-use super::super::table::CublasFunctions;
+use super::super::table::{CublasFunctions, call};
 use super::{Arithmetic, Operands, Pass, int, ints};
+use crate::error::Error;
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasMath_t, cublasOperation_t, cudaDataType_t,
 };
 use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Float};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -110,14 +111,14 @@ pub(super) struct Batch {
 }
 
 /// Finds cuBLAS without using a device.
-fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), CudaError> {
+fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), Error> {
     let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
     let found = search.load(&wanted)?;
     Ok((CublasFunctions::of(&found, &wanted)?, found.leak()))
 }
 
 /// cuBLAS's file, or why it is missing.
-pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, CudaError> {
+pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, Error> {
     find(search, driver).map(|(_, path)| path)
 }
 
@@ -128,7 +129,7 @@ impl Cublas {
         context: &Arc<Context>,
         driver: (u32, u32),
         capability: Capability,
-    ) -> Result<Cublas, CudaError> {
+    ) -> Result<Cublas, Error> {
         let (functions, path) = find(search, driver)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
@@ -136,23 +137,18 @@ impl Cublas {
         let most = if capability.major >= 9 { HOPPER } else { BEFORE };
         let (handle, context) = (Handle(raw), Arc::clone(context));
         let cublas = Cublas { functions, path, handle, context, most };
-        match cublas.check("cublasCreate", status).and_then(|()| cublas.sum_in_f32()) {
-            Ok(()) => Ok(cublas),
-            Err(refusal) => Err(CudaError::Library {
-                path: cublas.path.clone(),
-                refusal,
-                what_to_do: "most likely it is for a later version of CUDA than the driver: install that for it, or free \
-                             memory on the device",
-            }),
-        }
+        let what_to_do = "most likely it is for a later version of CUDA than the driver: install that for it, or free memory \
+                          on the device";
+        let started = cublas.check("cublasCreate", status).and_then(|()| cublas.sum_in_f32());
+        started.map_err(|refusal| refusal.at_start(&cublas.path, what_to_do))?;
+        Ok(cublas)
     }
 
     /// Rounds bf16 results once: by default a product split along its sums may add its parts in bf16.
     fn sum_in_f32(&self) -> Result<(), Refusal> {
         let mode = cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle was created, and lives.
-        let status = unsafe { (self.functions.cublasSetMathMode)(self.handle.0, mode) };
-        self.check("cublasSetMathMode", status)
+        unsafe { call!(self, cublasSetMathMode(self.handle.0, mode)) }
     }
 
     /// cuBLAS's file.
@@ -166,26 +162,16 @@ impl Cublas {
     }
 
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        if status == 0 {
-            return Ok(());
-        }
-        let text = |function: unsafe extern "C" fn(u32) -> *const c_char| {
-            // SAFETY: it gives a text that lives as long as cuBLAS, or null.
-            let text = unsafe { function(status) };
-            // SAFETY: as above.
-            (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-        };
-        let name = text(self.functions.cublasGetStatusName).unwrap_or_else(|| format!("status {status}"));
-        let text = text(self.functions.cublasGetStatusString).unwrap_or_else(|| "no words for it".into());
-        Err(Refusal { call, code: status, name, text })
+        let texts = [self.functions.cublasGetStatusName, self.functions.cublasGetStatusString];
+        // SAFETY: each gives a text that lives as long as cuBLAS, or null.
+        Refusal::check(call, status, || texts.map(|text| unsafe { words_at(text(status)) }))
     }
 
     /// Sets the stream of later calls; with `None`, nothing may be enqueued.
     pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
         let raw = stream.map_or(null_mut(), CudaStream::raw);
         // SAFETY: the stream lives: the caller holds it, sets it before enqueueing, and unsets it before it ends.
-        let status = unsafe { (self.functions.cublasSetStream_v2)(self.handle.0, raw.cast()) };
-        self.check("cublasSetStream", status)
+        unsafe { call!(self, cublasSetStream_v2(self.handle.0, raw.cast())) }
     }
 
     /// Enqueues a product on the stream that was set last. The arithmetic gives the storage of the factors; sums are always
@@ -203,7 +189,6 @@ impl Cublas {
         operands: Operands,
         workspace: u64,
     ) -> Result<(), Refusal> {
-        let f = &self.functions;
         // SAFETY: passed on to the caller.
         unsafe { self.set_workspace(workspace, product.workspace)? };
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
@@ -216,35 +201,20 @@ impl Cublas {
         };
         let [of_a, of_b] = product.transposed.map(operation);
         let Product { m, n, k, leading: [lda, ldb, ldc], .. } = *product;
-        let (factor, result) = (kind(arithmetic.factors()), kind(results));
-        let computing = self::arithmetic(arithmetic == Arithmetic::Tf32);
-        let usual = cublasGemmAlgo_t::CUBLAS_GEMM_DFALT;
+        let (from, to) = (kind(arithmetic.factors()), kind(results));
+        let how = self::arithmetic(arithmetic == Arithmetic::Tf32);
+        let (h, [a, b, c], usual) =
+            (self.handle.0, [a, b, c].map(|at| at as *mut c_void), cublasGemmAlgo_t::CUBLAS_GEMM_DFALT);
         // SAFETY: the handle lives; the factors are read during the call, since pointers are to the host by default; the rest
         // is passed on to the caller.
-        let status = unsafe {
-            (f.cublasGemmEx)(
-                self.handle.0,
-                of_a,
-                of_b,
-                m,
-                n,
-                k,
-                one,
-                a as _,
-                factor,
-                lda,
-                b as _,
-                factor,
-                ldb,
-                old,
-                c as _,
-                result,
-                ldc,
-                computing,
-                usual,
+        unsafe {
+            call!(
+                self,
+                cublasGemmEx(
+                    h, of_a, of_b, m, n, k, one, a, from, lda, b, from, ldb, old, c, to, ldc, how, usual
+                )
             )
-        };
-        self.check("cublasGemmEx", status)
+        }
     }
 
     /// Enqueues a batch of products on the stream that was set last.
@@ -258,45 +228,25 @@ impl Cublas {
         addresses: [u64; 3],
         workspace: (u64, Bytes),
     ) -> Result<(), Refusal> {
-        let f = &self.functions;
         // SAFETY: passed on to the caller.
         unsafe { self.set_workspace(workspace.0, workspace.1)? };
         let (one, old) = (1.0f32, if batch.add { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
-        let [of_a, of_b] = batch.transposed.map(operation);
-        let Batch { m, n, k, leading: [lda, ldb, ldc], strides: [next_a, next_b, next_c], count, .. } =
-            *batch;
-        let ([a, b, c], float) = (addresses, cudaDataType_t::CUDA_R_32F);
-        let (arithmetic, usual) = (arithmetic(tf32), cublasGemmAlgo_t::CUBLAS_GEMM_DFALT);
+        let [ta, tb] = batch.transposed.map(operation);
+        let Batch { m, n, k, leading: [la, lb, lc], strides: [sa, sb, sc], count, .. } = *batch;
+        let (h, [a, b, c], float) =
+            (self.handle.0, addresses.map(|at| at as *mut c_void), cudaDataType_t::CUDA_R_32F);
+        let (how, usual) = (arithmetic(tf32), cublasGemmAlgo_t::CUBLAS_GEMM_DFALT);
         // SAFETY: as in `enqueue`.
-        let status = unsafe {
-            (f.cublasGemmStridedBatchedEx)(
-                self.handle.0,
-                of_a,
-                of_b,
-                m,
-                n,
-                k,
-                one,
-                a as _,
-                float,
-                lda,
-                next_a,
-                b as _,
-                float,
-                ldb,
-                next_b,
-                old,
-                c as _,
-                float,
-                ldc,
-                next_c,
-                count,
-                arithmetic,
-                usual,
+        unsafe {
+            call!(
+                self,
+                cublasGemmStridedBatchedEx(
+                    h, ta, tb, m, n, k, one, a, float, la, sa, b, float, lb, sb, old, c, float, lc, sc,
+                    count, how, usual
+                )
             )
-        };
-        self.check("cublasGemmStridedBatchedEx", status)
+        }
     }
 
     /// Sets the scratch of the next product.
@@ -304,10 +254,8 @@ impl Cublas {
     /// # Safety
     /// The scratch is live until the stream has passed that product, and only accesses ordered by events touch it.
     unsafe fn set_workspace(&self, workspace: u64, bytes: Bytes) -> Result<(), Refusal> {
-        let (f, handle) = (&self.functions, self.handle.0);
         // SAFETY: passed on to the caller; the scratch is aligned like every workspace of the pool.
-        let status = unsafe { (f.cublasSetWorkspace_v2)(handle, workspace as *mut _, bytes.0 as usize) };
-        self.check("cublasSetWorkspace", status)
+        unsafe { call!(self, cublasSetWorkspace_v2(self.handle.0, workspace as *mut _, bytes.0 as usize)) }
     }
 }
 
@@ -328,12 +276,9 @@ impl Drop for Cublas {
         if self.handle.0.is_null() {
             return;
         }
-        let entered = self.context.enter();
         // SAFETY: made once by `start`; the streams that it enqueued on are idle.
-        let status = unsafe { (self.functions.cublasDestroy_v2)(self.handle.0) };
-        if let Err(refusal) = entered.and_then(|()| self.check("cublasDestroy", status)) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        let destroy = |()| unsafe { call!(self, cublasDestroy_v2(self.handle.0)) };
+        given_back(self.context.enter().and_then(destroy));
     }
 }
 

@@ -9,11 +9,12 @@
 //! alternatives in the same order in the profile, in the plan and in the run. So the order is fixed here, the generally
 //! fast and deterministic algorithms first, and the profiler measures which is best.
 
-use super::super::driver::{Context, CudaStream, Handle};
-use super::super::error::{CudaError, Refusal};
+use super::super::driver::{Context, CudaStream, Handle, given_back, words, words_at};
+use super::super::error::Refusal;
 use super::super::presence::{CUDNN, Search};
-use super::super::table::CudnnFunctions;
+use super::super::table::{CudnnFunctions, call};
 use super::{Arithmetic, Operands, Pass, int, ints};
+use crate::error::Error;
 use cudarc::cudnn::sys::{
     cudnnContext, cudnnConvolutionBwdDataAlgo_t as Data, cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgo_t as Filter, cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -23,7 +24,7 @@ use cudarc::cudnn::sys::{
 };
 use plimsoll_ir::program::ConvShape;
 use plimsoll_ir::{Bytes, Float};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -123,9 +124,7 @@ impl<T> Drop for Descriptor<T> {
     fn drop(&mut self) {
         // SAFETY: made once by `new`; cuDNN needs descriptors during its calls only.
         let status = unsafe { (self.destroy)(self.raw.0) };
-        if let Err(refusal) = self.cudnn.check("cudnnDestroy...Descriptor", status) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        given_back(self.cudnn.check("cudnnDestroy...Descriptor", status));
     }
 }
 
@@ -176,35 +175,18 @@ pub(super) struct Algorithm {
     pub(super) workspace: Bytes,
     /// `true` if the same inputs give the same bits.
     pub(super) deterministic: bool,
-    which: Which,
+    pass: Pass,
+    number: u32,
     tensors: Arc<Tensors>,
     convolution: Descriptor<cudnnConvolutionStruct>,
 }
 
-/// An algorithm of a pass.
-#[derive(Clone, Copy, Debug)]
-enum Which {
-    Forward(Forward),
-    Data(Data),
-    Filter(Filter),
-}
-
-impl Which {
-    /// All algorithms of a pass, the usual one first.
-    fn all(pass: Pass) -> Vec<(Which, &'static str)> {
-        match pass {
-            Pass::Forward => FORWARD.map(|(a, name)| (Which::Forward(a), name)).to_vec(),
-            Pass::BackwardData => DATA.map(|(a, name)| (Which::Data(a), name)).to_vec(),
-            Pass::BackwardFilter => FILTER.map(|(a, name)| (Which::Filter(a), name)).to_vec(),
-        }
-    }
-
-    fn number(self) -> u32 {
-        match self {
-            Which::Forward(a) => a as u32,
-            Which::Data(a) => a as u32,
-            Which::Filter(a) => a as u32,
-        }
+/// Number and name of all algorithms of a pass, the usual one first.
+fn algorithms_of(pass: Pass) -> Vec<(u32, &'static str)> {
+    match pass {
+        Pass::Forward => FORWARD.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
+        Pass::BackwardData => DATA.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
+        Pass::BackwardFilter => FILTER.map(|(algorithm, name)| (algorithm as u32, name)).to_vec(),
     }
 }
 
@@ -257,13 +239,13 @@ pub(in crate::cuda) fn broken_installation(code: u32) -> Option<&'static str> {
 }
 
 /// Finds cuDNN without using a device.
-fn find(search: &Search) -> Result<Library, CudaError> {
+fn find(search: &Search) -> Result<Library, Error> {
     let found = search.load(&CUDNN)?;
     Ok(Library { functions: CudnnFunctions::of(&found, &CUDNN)?, path: found.leak() })
 }
 
 /// cuDNN's file and version, or why it is missing.
-pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), CudaError> {
+pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), Error> {
     find(search).map(|library| (library.path.clone(), library.version()))
 }
 
@@ -276,23 +258,13 @@ impl Library {
 
     /// Converts a status to a result, with cuDNN's message on its last error.
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
-        if status == 0 {
-            return Ok(());
-        }
-        // SAFETY: it gives a text that lives as long as cuDNN, or null.
-        let name = unsafe { (self.functions.cudnnGetErrorString)(status) };
-        let name = if name.is_null() {
-            format!("status {status}")
-        } else {
-            // SAFETY: as above.
-            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
-        };
-        let mut text = [0 as c_char; 512];
-        // SAFETY: it writes at most as many bytes as its argument says; the field has a zero behind them.
-        unsafe { (self.functions.cudnnGetLastErrorString)(text.as_mut_ptr(), text.len() - 1) };
-        let text = super::super::driver::words(&text);
-        let text = if text.is_empty() { format!("status {status}") } else { text };
-        Err(Refusal { call, code: status, name, text })
+        Refusal::check(call, status, || {
+            let mut text = [0 as c_char; 512];
+            // SAFETY: it writes at most as many bytes as its argument says; the field has a zero behind them.
+            unsafe { (self.functions.cudnnGetLastErrorString)(text.as_mut_ptr(), text.len() - 1) };
+            // SAFETY: it gives a text that lives as long as cuDNN, or null.
+            [unsafe { words_at((self.functions.cudnnGetErrorString)(status)) }, Some(words(&text))]
+        })
     }
 
     /// Descriptors of a convolution's tensors in a layout; `None` if a length exceeds cuDNN's integers.
@@ -332,16 +304,15 @@ impl Library {
         )?;
         let tensors = Tensors { x: tensor()?, w: weights, y: tensor()? };
         for (tensor, [[n, c, h, w], [of_n, of_c, of_h, of_w]]) in [(&tensors.x, of_x), (&tensors.y, of_y)] {
-            let set = f.cudnnSetTensor4dDescriptorEx;
+            let raw = tensor.raw.0;
             // SAFETY: the descriptor was made just now.
-            let status = unsafe { set(tensor.raw.0, float, n, c, h, w, of_n, of_c, of_h, of_w) };
-            self.check("cudnnSetTensor4dDescriptorEx", status)?;
+            unsafe {
+                call!(self, cudnnSetTensor4dDescriptorEx(raw, float, n, c, h, w, of_n, of_c, of_h, of_w))
+            }?;
         }
+        let raw = tensors.w.raw.0;
         // SAFETY: as above.
-        let status = unsafe {
-            (f.cudnnSetFilter4dDescriptor)(tensors.w.raw.0, float, format, k, depth, rows, columns)
-        };
-        self.check("cudnnSetFilter4dDescriptor", status)?;
+        unsafe { call!(self, cudnnSetFilter4dDescriptor(raw, float, format, k, depth, rows, columns)) }?;
         Ok(Some(tensors))
     }
 
@@ -360,19 +331,18 @@ impl Library {
         )?;
         let window = &shape.window;
         let ([pad_h, pad_w], [u, v]) = (window.padding.map(int), window.stride.map(int));
-        let [dilation_h, dilation_w] = window.dilation.map(int);
+        let ([along_h, along_w], raw) = (window.dilation.map(int), made.raw.0);
         // Windows slide over the image without being flipped.
         let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         let float = cudnnDataType_t::CUDNN_DATA_FLOAT;
         // SAFETY: the descriptor was made just now.
         unsafe {
-            let set = f.cudnnSetConvolution2dDescriptor;
-            let status = set(made.raw.0, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, float);
-            self.check("cudnnSetConvolution2dDescriptor", status)?;
-            let status = (f.cudnnSetConvolutionGroupCount)(made.raw.0, int(layout.groups(shape)));
-            self.check("cudnnSetConvolutionGroupCount", status)?;
-            let status = (f.cudnnSetConvolutionMathType)(made.raw.0, math);
-            self.check("cudnnSetConvolutionMathType", status)?;
+            call!(
+                self,
+                cudnnSetConvolution2dDescriptor(raw, pad_h, pad_w, u, v, along_h, along_w, mode, float)
+            )?;
+            call!(self, cudnnSetConvolutionGroupCount(raw, int(layout.groups(shape))))?;
+            call!(self, cudnnSetConvolutionMathType(raw, math))?;
         }
         Ok(made)
     }
@@ -380,22 +350,20 @@ impl Library {
 
 impl Cudnn {
     /// Finds cuDNN and creates its handle, which allocates device memory.
-    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
+    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, Error> {
         let library = Arc::new(find(search)?);
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
         let status = unsafe { (library.functions.cudnnCreate)(&mut raw) };
         let cudnn = Cudnn { library, handle: Handle(raw), context: Arc::clone(context) };
-        match cudnn.library.check("cudnnCreate", status) {
-            Ok(()) => Ok(cudnn),
-            Err(refusal) => {
-                let what_to_do = broken_installation(refusal.code).unwrap_or(
-                    "most likely it is for another version of CUDA than the driver: install that for it \
-                     (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
-                );
-                Err(CudaError::Library { path: cudnn.library.path.clone(), refusal, what_to_do })
-            }
-        }
+        cudnn.library.check("cudnnCreate", status).map_err(|refusal| {
+            let what_to_do = broken_installation(refusal.code).unwrap_or(
+                "most likely it is for another version of CUDA than the driver: install that for it \
+                 (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
+            );
+            refusal.at_start(cudnn.path(), what_to_do)
+        })?;
+        Ok(cudnn)
     }
 
     /// cuDNN's file.
@@ -412,8 +380,7 @@ impl Cudnn {
     pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
         let raw = stream.map_or(null_mut(), CudaStream::raw);
         // SAFETY: the stream lives: the caller holds it, sets it before enqueueing, and unsets it before it ends.
-        let status = unsafe { (self.library.functions.cudnnSetStream)(self.handle.0, raw.cast()) };
-        self.library.check("cudnnSetStream", status)
+        unsafe { call!(self.library, cudnnSetStream(self.handle.0, raw.cast())) }
     }
 
     /// All algorithms for a pass at a shape, in the fixed order; none if cuDNN does not support the shape. An algorithm
@@ -451,12 +418,12 @@ impl Cudnn {
         let asked = self.library.convolution(shape, layout, asked(arithmetic))?;
         let ranked = self.ranked(pass, &tensors, &asked)?;
         let mut found = Vec::new();
-        for (which, name) in Which::all(pass) {
+        for (number, name) in algorithms_of(pass) {
             let told: Vec<Ranked> =
-                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
+                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == number).collect();
             let Some((math, told)) = math(arithmetic, &told) else { continue };
             let convolution = self.library.convolution(shape, layout, math)?;
-            let workspace = match self.workspace(which, &tensors, &convolution) {
+            let workspace = match self.workspace(pass, number, &tensors, &convolution) {
                 Ok(bytes) => Bytes(bytes as u64),
                 Err(refusal) if is_unsupported(&refusal) => continue,
                 Err(refusal) if broken_installation(refusal.code).is_some() => return Err(refusal),
@@ -466,7 +433,7 @@ impl Cudnn {
                 }
             };
             let (tensors, deterministic) = (Arc::clone(&tensors), told.determinism == 1);
-            found.push(Algorithm { name, workspace, deterministic, which, tensors, convolution });
+            found.push(Algorithm { name, workspace, deterministic, pass, number, tensors, convolution });
         }
         Ok(found)
     }
@@ -480,86 +447,59 @@ impl Cudnn {
     ) -> Result<Vec<Ranked>, Refusal> {
         let mut room = [Ranked::default(); RANKED];
         let mut told: c_int = 0;
-        let (f, most, at) = (&self.library.functions, RANKED as c_int, room.as_mut_ptr());
-        let (handle, conv) = (self.handle.0, convolution.raw.0);
+        let (lib, most, at) = (&self.library, RANKED as c_int, room.as_mut_ptr());
+        let (h, conv) = (self.handle.0, convolution.raw.0);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
+        let n = &mut told;
         // SAFETY: handle and descriptors live; the call writes no more entries than there is room for, each with the layout
         // of `Ranked`, and their number.
-        let (call, status) = unsafe {
+        unsafe {
             match pass {
-                Pass::Forward => (
-                    "cudnnGetConvolutionForwardAlgorithm_v7",
-                    (f.cudnnGetConvolutionForwardAlgorithm_v7)(
-                        handle,
-                        x,
-                        w,
-                        conv,
-                        y,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
-                Pass::BackwardData => (
-                    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
-                    (f.cudnnGetConvolutionBackwardDataAlgorithm_v7)(
-                        handle,
-                        w,
-                        y,
-                        conv,
-                        x,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
-                Pass::BackwardFilter => (
-                    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-                    (f.cudnnGetConvolutionBackwardFilterAlgorithm_v7)(
-                        handle,
-                        x,
-                        y,
-                        conv,
-                        w,
-                        most,
-                        &mut told,
-                        at.cast(),
-                    ),
-                ),
+                Pass::Forward => {
+                    call!(lib, cudnnGetConvolutionForwardAlgorithm_v7(h, x, w, conv, y, most, n, at.cast()))
+                }
+                Pass::BackwardData => {
+                    call!(
+                        lib,
+                        cudnnGetConvolutionBackwardDataAlgorithm_v7(h, w, y, conv, x, most, n, at.cast())
+                    )
+                }
+                Pass::BackwardFilter => {
+                    call!(
+                        lib,
+                        cudnnGetConvolutionBackwardFilterAlgorithm_v7(h, x, y, conv, w, most, n, at.cast())
+                    )
+                }
             }
-        };
-        self.library.check(call, status)?;
+        }?;
         Ok(room[..usize::try_from(told).unwrap_or_default().min(RANKED)].to_vec())
     }
 
     /// Scratch of an algorithm.
     fn workspace(
         &self,
-        which: Which,
+        pass: Pass,
+        number: u32,
         tensors: &Tensors,
         convolution: &Descriptor<cudnnConvolutionStruct>,
     ) -> Result<usize, Refusal> {
         let mut bytes = 0usize;
-        let (f, handle, conv) = (&self.library.functions, self.handle.0, convolution.raw.0);
+        let (lib, h, conv, to) = (&self.library, self.handle.0, convolution.raw.0, &mut bytes);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
         // SAFETY: handle and descriptors live; the call writes one number.
-        let (call, status) = unsafe {
-            match which {
-                Which::Forward(a) => (
-                    "cudnnGetConvolutionForwardWorkspaceSize",
-                    (f.cudnnGetConvolutionForwardWorkspaceSize)(handle, x, w, conv, y, a, &mut bytes),
-                ),
-                Which::Data(a) => (
-                    "cudnnGetConvolutionBackwardDataWorkspaceSize",
-                    (f.cudnnGetConvolutionBackwardDataWorkspaceSize)(handle, w, y, conv, x, a, &mut bytes),
-                ),
-                Which::Filter(a) => (
-                    "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-                    (f.cudnnGetConvolutionBackwardFilterWorkspaceSize)(handle, x, y, conv, w, a, &mut bytes),
-                ),
+        unsafe {
+            match pass {
+                Pass::Forward => {
+                    call!(lib, cudnnGetConvolutionForwardWorkspaceSize(h, x, w, conv, y, number, to))
+                }
+                Pass::BackwardData => {
+                    call!(lib, cudnnGetConvolutionBackwardDataWorkspaceSize(h, w, y, conv, x, number, to))
+                }
+                Pass::BackwardFilter => {
+                    call!(lib, cudnnGetConvolutionBackwardFilterWorkspaceSize(h, x, y, conv, w, number, to))
+                }
             }
-        };
-        self.library.check(call, status)?;
+        }?;
         Ok(bytes)
     }
 
@@ -576,35 +516,32 @@ impl Cudnn {
     ) -> Result<(), Refusal> {
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
-        let Operands { x, w, y, .. } = operands;
-        let (f, handle, conv) = (&self.library.functions, self.handle.0, algorithm.convolution.raw.0);
-        let (scratch, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
+        let [x, w, y] = [operands.x, operands.w, operands.y].map(|at| at as *mut c_void);
+        let (lib, h, conv, a) = (&self.library, self.handle.0, algorithm.convolution.raw.0, algorithm.number);
+        let (room, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
         let Tensors { x: of_x, w: of_w, y: of_y } = &*algorithm.tensors;
-        let (of_x, of_w, of_y) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
+        let (dx, dw, dy) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
         // SAFETY: handle and descriptors live; the factors are read during the call; the rest is passed on to the caller.
-        let (call, status) = unsafe {
-            match algorithm.which {
-                Which::Forward(a) => (
-                    "cudnnConvolutionForward",
-                    (f.cudnnConvolutionForward)(
-                        handle, one, of_x, x as _, of_w, w as _, conv, a, scratch, bytes, old, of_y, y as _,
-                    ),
-                ),
-                Which::Data(a) => (
-                    "cudnnConvolutionBackwardData",
-                    (f.cudnnConvolutionBackwardData)(
-                        handle, one, of_w, w as _, of_y, y as _, conv, a, scratch, bytes, old, of_x, x as _,
-                    ),
-                ),
-                Which::Filter(a) => (
-                    "cudnnConvolutionBackwardFilter",
-                    (f.cudnnConvolutionBackwardFilter)(
-                        handle, one, of_x, x as _, of_y, y as _, conv, a, scratch, bytes, old, of_w, w as _,
-                    ),
+        unsafe {
+            match algorithm.pass {
+                Pass::Forward => {
+                    call!(
+                        lib,
+                        cudnnConvolutionForward(h, one, dx, x, dw, w, conv, a, room, bytes, old, dy, y)
+                    )
+                }
+                Pass::BackwardData => {
+                    call!(
+                        lib,
+                        cudnnConvolutionBackwardData(h, one, dw, w, dy, y, conv, a, room, bytes, old, dx, x)
+                    )
+                }
+                Pass::BackwardFilter => call!(
+                    lib,
+                    cudnnConvolutionBackwardFilter(h, one, dx, x, dy, y, conv, a, room, bytes, old, dw, w)
                 ),
             }
-        };
-        self.library.check(call, status)
+        }
     }
 }
 
@@ -613,12 +550,9 @@ impl Drop for Cudnn {
         if self.handle.0.is_null() {
             return;
         }
-        let entered = self.context.enter();
         // SAFETY: made once by `start`; its descriptors are gone, and the streams that it enqueued on are idle.
-        let status = unsafe { (self.library.functions.cudnnDestroy)(self.handle.0) };
-        if let Err(refusal) = entered.and_then(|()| self.library.check("cudnnDestroy", status)) {
-            tracing::debug!("while giving back: {refusal}");
-        }
+        let destroy = |()| unsafe { call!(self.library, cudnnDestroy(self.handle.0)) };
+        given_back(self.context.enter().and_then(destroy));
     }
 }
 
@@ -713,7 +647,7 @@ mod tests {
             (Pass::BackwardData, Data::CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT as u32),
             (Pass::BackwardFilter, Filter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT as u32),
         ] {
-            let mut numbers: Vec<u32> = Which::all(pass).iter().map(|(which, _)| which.number()).collect();
+            let mut numbers: Vec<u32> = algorithms_of(pass).iter().map(|(number, _)| *number).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, (0..count).collect::<Vec<_>>(), "{pass:?}");
         }

@@ -27,12 +27,12 @@ mod cublas;
 mod cudnn;
 mod trials;
 
-use super::driver::{Context, CudaStream};
-use super::error::{Capability, CudaError, Refusal};
+use super::driver::{Context, CudaStream, given_back};
+use super::error::{Capability, Refusal};
 use super::kernels::attention::Step as AttentionStep;
 use super::kernels::{self, Grid, layout};
 use super::presence::Search;
-use crate::device::DeviceError;
+use crate::error::Error;
 use attention::Attention;
 use columns::{Columns, Step};
 use cublas::{Cublas, Product};
@@ -81,19 +81,16 @@ struct Operands {
 }
 
 impl Operands {
-    /// Pass and operands of a call with these addresses; `None` if the call is not a convolution.
-    fn of(call: &Call, addresses: &[u64]) -> Option<(Pass, Operands)> {
-        let (pass, _) = convolution(call)?;
+    /// Operands of a convolution with these addresses.
+    fn of(call: &Call, addresses: &[u64]) -> Operands {
         let operands = call.operands();
         let [x, w, y] = [("x", "dx"), ("weight", "dweight"), ("y", "dy")].map(|(value, gradient)| {
             addresses[operands.position(value).unwrap_or_else(|| operands.index(gradient))]
         });
         let accumulate = operands.iter().any(|operand| operand.access == Access::Update);
-        Some((pass, Operands { x, w, y, accumulate }))
+        Operands { x, w, y, accumulate }
     }
-}
 
-impl Operands {
     /// Operands of one group: adjacent channels of x and y, and the group's weights, all in this format.
     fn of_group(self, shape: &ConvShape, float: Float, group: u32) -> Operands {
         let groups = u64::from(shape.groups.max(1));
@@ -144,11 +141,11 @@ fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
 enum Method {
     Algorithm(Algorithm),
     /// An algorithm for one group, called for each.
-    EachGroup(Algorithm, ConvShape),
+    EachGroup(Algorithm),
     Product(Product),
     Columns(Columns),
     /// An algorithm for the filter gradient on planes, which start at these bytes of the scratch.
-    Planes(Algorithm, ConvShape, [u64; 4]),
+    Planes(Algorithm, [u64; 4]),
     Own,
 }
 
@@ -157,10 +154,10 @@ impl Method {
     fn name(&self, tf32: bool) -> String {
         match self {
             Method::Algorithm(algorithm) => algorithm.name.to_owned(),
-            Method::EachGroup(algorithm, _) => format!("groups_{}", algorithm.name),
+            Method::EachGroup(algorithm) => format!("groups_{}", algorithm.name),
             Method::Product(_) => "cublas".to_owned(),
             Method::Columns(_) => "cublas_windows".to_owned(),
-            Method::Planes(algorithm, ..) => format!("planes_{}", algorithm.name),
+            Method::Planes(algorithm, _) => format!("planes_{}", algorithm.name),
             Method::Own if tf32 => "own_f32".to_owned(),
             Method::Own => "own".to_owned(),
         }
@@ -169,10 +166,10 @@ impl Method {
     /// Scratch of the library's part; `None` if there is no such part.
     fn of_library(&self) -> Option<Bytes> {
         match self {
-            Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => Some(algorithm.workspace),
+            Method::Algorithm(algorithm) | Method::EachGroup(algorithm) => Some(algorithm.workspace),
             Method::Product(product) => Some(product.workspace),
             Method::Columns(columns) => Some(columns.workspace),
-            Method::Planes(.., places) => Some(Bytes(places[3])),
+            Method::Planes(_, places) => Some(Bytes(places[3])),
             Method::Own => None,
         }
     }
@@ -181,7 +178,7 @@ impl Method {
     /// if the library uses them in place, or has them by planes.
     fn weights(&self, pass: Pass, float: Float) -> Option<u64> {
         let rounded = match self {
-            Method::Algorithm(_) | Method::EachGroup(..) => true,
+            Method::Algorithm(_) | Method::EachGroup(_) => true,
             Method::Product(_) | Method::Columns(_) => pass != Pass::BackwardFilter,
             Method::Planes(..) | Method::Own => false,
         };
@@ -202,18 +199,12 @@ impl Method {
 /// The alternatives of one pass at one shape, at least one; or why there is none.
 type Methods = Result<Arc<Vec<Method>>, Refusal>;
 
-/// Libraries installed on a machine.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// cuBLAS's file, or why it is missing.
-    pub cublas: Result<PathBuf, CudaError>,
-    /// cuDNN's file and version, or why it is missing.
-    pub cudnn: Result<(PathBuf, (u32, u32, u32)), CudaError>,
-}
-
-/// Finds the libraries without using a device.
-pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
-    Found { cublas: cublas::look(search, driver), cudnn: cudnn::look(search) }
+/// Finds the libraries without using a device: cuBLAS's file, and cuDNN's file and version, or why they are missing.
+pub(super) fn look(
+    search: &Search,
+    driver: (u32, u32),
+) -> (Result<PathBuf, Error>, Result<(PathBuf, (u32, u32, u32)), Error>) {
+    (cublas::look(search, driver), cudnn::look(search))
 }
 
 /// The libraries of one context.
@@ -244,7 +235,7 @@ impl Libraries {
         capability: Capability,
         precision: Precision,
         deterministic: bool,
-    ) -> Result<Libraries, CudaError> {
+    ) -> Result<Libraries, Error> {
         // cuDNN uses cuBLAS, and finds the loaded one.
         let cublas = Cublas::start(search, context, driver, capability)?;
         let cudnn = Arc::new(Cudnn::start(search, context)?);
@@ -317,8 +308,8 @@ impl Libraries {
         alternative: u32,
         addresses: &[u64],
         workspace: u64,
-        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
-    ) -> Result<bool, DeviceError> {
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         if alternative > 0 {
             return Ok(false);
         }
@@ -357,20 +348,16 @@ impl Libraries {
         alternative: u32,
         addresses: &[u64],
         workspace: u64,
-        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
-    ) -> Result<bool, DeviceError> {
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         let Some((pass, shape)) = convolution(call) else {
             // SAFETY: passed on to the caller.
             return unsafe { self.enqueue_other(stream, call, alternative, addresses, workspace, launch) };
         };
-        let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
         let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         let mut state = self.state();
-        let methods = self.methods(&mut state, pass, shape).map_err(|refusal| DeviceError::Failed {
-            stream: Stream::Compute,
-            what: call.name().to_owned(),
-            why: refusal.to_string(),
-        })?;
+        let methods = self.methods(&mut state, pass, shape);
+        let methods = methods.map_err(|why| Error::failed(Stream::Compute, call.name(), why))?;
         let (method, float) = (&methods[alternative as usize], self.float());
         if matches!(method, Method::Own) {
             return Ok(false);
@@ -378,7 +365,8 @@ impl Libraries {
         self.turn_to(&mut state, stream).map_err(failed)?;
         let arithmetic = Arithmetic::of(self.precision, &shape);
         let weights = method.weights(pass, float);
-        let (mut operands, accumulate) = (operands, operands.accumulate);
+        let mut operands = Operands::of(call, addresses);
+        let accumulate = operands.accumulate;
         if let Some(at) = weights {
             operands.w = workspace + at;
             // The gradient is accumulated when it is widened.
@@ -407,9 +395,9 @@ impl Libraries {
         };
         match method {
             Method::Algorithm(algorithm) => run(algorithm, operands)?,
-            Method::EachGroup(algorithm, shape) => {
+            Method::EachGroup(algorithm) => {
                 (0..shape.groups)
-                    .try_for_each(|group| run(algorithm, operands.of_group(shape, float, group)))?;
+                    .try_for_each(|group| run(algorithm, operands.of_group(&shape, float, group)))?;
             }
             Method::Product(product) => multiply(product, operands)?,
             Method::Columns(columns) => {
@@ -418,11 +406,11 @@ impl Libraries {
                     Step::Product(product, operands) => multiply(product, operands),
                 })?;
             }
-            Method::Planes(algorithm, shape, places) => {
-                launch(&layout::to_planes(call, float, shape, places))?;
+            Method::Planes(algorithm, places) => {
+                launch(&layout::to_planes(call, float, &shape, places))?;
                 let [x, y, w] = [0, 1, 2].map(|tensor| workspace + places[tensor]);
                 run(algorithm, Operands { x, w, y, accumulate: false })?;
-                launch(&layout::from_planes(call, float, shape, places, operands.accumulate))?;
+                launch(&layout::from_planes(call, float, &shape, places, operands.accumulate))?;
             }
             Method::Own => {}
         }
@@ -442,9 +430,7 @@ impl Libraries {
         let mut state = self.state();
         if state.stream == Some(stream.raw() as usize) {
             state.stream = None;
-            if let Err(refusal) = self.cublas.set_stream(None).and_then(|()| self.cudnn.set_stream(None)) {
-                tracing::debug!("while giving back: {refusal}");
-            }
+            given_back(self.cublas.set_stream(None).and_then(|()| self.cudnn.set_stream(None)));
         }
     }
 
@@ -540,7 +526,7 @@ impl Libraries {
             return Ok(None);
         }
         let found = self.algorithms(pass, shape, Layout::OneGroup)?;
-        Ok(found.into_iter().next().map(|algorithm| Method::EachGroup(algorithm, *shape)))
+        Ok(found.into_iter().next().map(Method::EachGroup))
     }
 
     /// The filter gradient by cuDNN's deterministic algorithms on planes.
@@ -549,14 +535,13 @@ impl Libraries {
             return Ok(Vec::new());
         }
         let found = self.algorithms(pass, shape, Layout::Planes)?;
-        let ways = found.into_iter().filter(|algorithm| algorithm.deterministic).map(|algorithm| {
+        let way = |algorithm: Algorithm| {
             let of_algorithm = algorithm.workspace.0.next_multiple_of(STORAGE_ALIGNMENT);
             let places = layout::planes(shape, self.float(), of_algorithm);
-            Method::Planes(algorithm, *shape, places)
-        });
-        Ok(ways
-            .filter(|way| matches!(way, Method::Planes(.., places) if places[3] <= MOST_SCRATCH.0))
-            .collect())
+            (algorithm.deterministic && places[3] <= MOST_SCRATCH.0)
+                .then_some(Method::Planes(algorithm, places))
+        };
+        Ok(found.into_iter().filter_map(way).collect())
     }
 }
 

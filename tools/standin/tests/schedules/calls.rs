@@ -13,7 +13,7 @@ use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_runtime::group::alone;
 use plimsoll_runtime::{
-    Cpu, CpuOptions, DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+    Cpu, CpuOptions, Executor, Kind, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
 };
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -144,12 +144,9 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     let pool = Bytes(1 << 40);
     let layout = MemoryLayout { pool, ..MemoryLayout::default() };
     match Executor::new(Box::new(library.device(true)), layout) {
-        Err(RuntimeError::Device(DeviceError::OutOfMemory {
-            what: MemoryKind::Device,
-            needed,
-            available,
-            ..
-        })) => {
+        Err(RuntimeError {
+            kind: Kind::OutOfMemory { what: MemoryKind::Device, needed, available }, ..
+        }) => {
             assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
         }
         other => panic!("{:?}", other.map(|_| "allocated")),

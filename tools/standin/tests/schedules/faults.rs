@@ -11,7 +11,7 @@ use super::{bits, feeding, keeping, last_finished, planned, program, train};
 use crate::support::{advance, everything, keep, naive};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::{Bytes, CommandId};
-use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
+use plimsoll_runtime::{Executor, MemoryLayout};
 use plimsoll_tuner::Policy;
 use std::ops::Range;
 
@@ -220,12 +220,11 @@ fn a_stream_that_is_never_joined_shows() {
             executor.run(&loaded).err()
         });
         library.order(0);
-        let Some(RuntimeError::Device(error)) = shows else { panic!("nothing shows, graphs {graphs}") };
+        let Some(error) = shows else { panic!("nothing shows, graphs {graphs}") };
         if graphs {
             assert!(error.to_string().contains("CUDA_ERROR_STREAM_CAPTURE_UNJOINED"), "{error}");
         } else {
-            let offload_runs = matches!(&error, DeviceError::Failed { why, .. } if why.contains("still run"));
-            assert!(offload_runs, "{error}");
+            assert!(error.to_string().contains("still run"), "{error}");
         }
         // Only one iteration was wrong; the device continues.
         (0..3).for_each(|_| executor.run(&loaded).expect("a later iteration"));

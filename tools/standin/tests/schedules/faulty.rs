@@ -188,14 +188,12 @@ impl<D: Device> Device for Faulty<D> {
         let now = self.begun.wrapping_sub(1);
         if [Fault::Fails(now), Fault::FailsShort(now)].contains(&self.fault) {
             self.plant();
-            let (stream, what) = (Stream::Compute, "this iteration".to_owned());
-            return Err(DeviceError::Failed { stream, what, why: "as the test asked".to_owned() });
+            return Err(DeviceError::failed(Stream::Compute, "this iteration", "as the test asked"));
         }
         let busy = (self.busy)();
         if busy > 0 {
-            let (stream, what) = (Stream::Compute, "the end of an iteration".to_owned());
             let why = format!("{busy} streams still run after it");
-            return Err(DeviceError::Failed { stream, what, why });
+            return Err(DeviceError::failed(Stream::Compute, "the end of an iteration", why));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! stand-in.
 
 use plimsoll_ir::Precision;
-use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions};
+use plimsoll_runtime::{CudaDevice, CudaOptions, Error};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -63,7 +63,7 @@ impl StandIn {
     }
 
     /// Opens the device `cuda` as usual.
-    pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, CudaError> {
+    pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, Error> {
         CudaDevice::open(&CudaOptions { graphs, ..self.options() })
     }
 
