@@ -36,8 +36,8 @@ use game::{Game, Position};
 use graph::Graph;
 use learner::Learner;
 use plimsoll_ir::search_log::{SearchLog, StepResult};
-use plimsoll_ir::{Bytes, OpId, Seconds};
-use typed_index_collections::{TiSlice, TiVec};
+use plimsoll_ir::{OpId, Seconds};
+use typed_index_collections::TiVec;
 
 /// Product of actions and nodes: some two seconds.
 const WORK: u64 = 5_000_000;
@@ -198,18 +198,12 @@ impl<'a> Report<'a> {
     }
 
     fn offer(&mut self, tried: String, seconds: f64, realised: Realised) {
-        let result = match realised {
-            Realised::Fits(fitting) => {
-                let (makespan_seconds, moved_bytes) = (fitting.makespan, Bytes(fitting.moved));
-                if self.fitting.as_ref().is_none_or(|best| fitting.makespan < best.makespan) {
-                    self.fitting = Some(fitting);
-                }
-                StepResult::Planned { makespan_seconds, moved_bytes }
-            }
-            Realised::Slow => StepResult::NoFaster,
-            Realised::Short(witness) => StepResult::Short { needs_bytes: witness.needs },
-        };
-        self.log.add(tried, Some(Seconds(seconds)), result);
+        self.log.add(tried, Some(Seconds(seconds)), realised.step_result());
+        if let Realised::Fits(fitting) = realised
+            && self.fitting.as_ref().is_none_or(|best| fitting.makespan < best.makespan)
+        {
+            self.fitting = Some(fitting);
+        }
     }
 
     /// Returns the schedule of decisions. If they have no addresses, more is offloaded at the ops that are too high.
@@ -241,7 +235,7 @@ impl<'a> Report<'a> {
             Some(fitting) => Ok(Realised::Fits(self.case.settle(fitting)?)),
             None => {
                 let gaps = self.case.gaps();
-                self.case.realise(&gaps, TiSlice::from_ref(&vec![true; gaps.gaps.len()]), &GIVEN)
+                self.case.realise(&gaps, &gaps.all(), &GIVEN)
             }
         }
     }
