@@ -381,8 +381,6 @@ pub struct Relaxed {
     pub op: Option<OpId>,
     /// Values that the op does not touch and that may be wanted after it.
     pub values: Vec<Fate>,
-    /// Fraction of each op that is recomputed after it.
-    pub again: Vec<(OpId, f64)>,
 }
 
 /// Solution for one value. The part that is neither kept nor swapped is recomputed, or not wanted after all.
@@ -402,26 +400,21 @@ pub struct Fate {
 pub fn relax(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Relaxed {
     let search = Search::new(trace, budget, link, allow, limits);
     let (bound, op) = search.sharpest(Seconds::ZERO);
-    let mut relaxed =
-        Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
-    let Some(p) = op else { return relaxed };
+    let bound = Seconds(bound * search.scale);
+    let Some(p) = op else { return Relaxed { bound, op: None, values: Vec::new() } };
     let instant = Instant::new(&search.all, p);
     let columns = Program::new(&search, &instant).solve(0.0, &[]);
     let share = |holds: &dyn Fn(&Choice) -> bool| -> f64 {
         columns.iter().filter(|(column, _)| holds(&column.choice)).map(|(_, part)| part).sum()
     };
-    relaxed.op = Some(OpId::new(p));
     let fate = |(v, value): (usize, &Wanted)| Fate {
         tensor: value.tensor,
         writer: value.slot.checked_sub(1).map(OpId::new),
         kept: share(&|choice| choice.kept[v] == Some(true)),
         swapped: share(&|choice| choice.kept[v] == Some(false)),
     };
-    relaxed.values = instant.wanted.iter().enumerate().map(fate).collect();
-    let again = instant.makers.iter().enumerate();
-    let again = again.map(|(m, maker)| (OpId::new(maker.op), share(&|choice| choice.again[m])));
-    relaxed.again = again.filter(|(_, share)| *share > 0.0).collect();
-    relaxed
+    let values = instant.wanted.iter().enumerate().map(fate).collect();
+    Relaxed { bound, op: Some(OpId::new(p)), values }
 }
 
 #[cfg(test)]

@@ -175,11 +175,13 @@ fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Plac
     placement.transfers.iter_enumerated().map(barrier).collect()
 }
 
-/// Returns the window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`;
-/// `None` if nothing lies between.
-pub(crate) fn leaves_during(stage: &Stage, gap: &Gap, returns: Slot) -> Option<Window> {
+/// Returns the window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`, for
+/// which the step of the slot `by` waits; `None` if nothing lies between.
+pub(crate) fn leaves_during(stage: &Stage, gap: &Gap, returns: Slot, by: Slot) -> Option<Fixed> {
     let leaves = stage.slots.end.max(gap.after.next());
     let offload = Some(stage.slots.start.max(gap.writer.next()));
     let returns = returns.max(leaves);
-    (leaves < gap.before && returns <= gap.before).then_some(Window { leaves, returns, offload })
+    let window = Window { leaves, returns, offload };
+    let fixed = Fixed { window, offloaded_by: Some(leaves), prefetched_by: Some(by.max(returns)) };
+    (leaves < gap.before && returns <= gap.before).then_some(fixed)
 }

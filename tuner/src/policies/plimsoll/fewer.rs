@@ -14,8 +14,7 @@ use super::glances::{Glances, SMALL, alone};
 use super::{SAME, plan, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
-use crate::request::Trick;
-use crate::request::{Allow, PlanError, PlanRequest};
+use crate::request::{Allow, PlanError, PlanRequest, Trick};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Number of shares into which the memory between floor and peak is divided; those below the budget are searched.
