@@ -2,20 +2,19 @@
 //!
 //! `cargo bench -p plimsoll-tuner --bench bounds -- [TRACE] [--half]`
 //!
-//! For traces in files, such as those of `plimsoll trace`, the gain of windows and several instants over one instant and the
-//! formula:
+//! For traces in files, such as those of `plimsoll trace`, the gain of windows and several instants over one instant:
 //!
 //! `cargo bench -p plimsoll-tuner --bench bounds -- [--half] FILE.trace.json...`
 //!
 //! Budgets are floor + f x (peak - floor), the link 12.2 GB/s in each direction. A cell is `bound/compute ratio@seconds`, where
-//! ratio is the joint bound over the prototype's; then the bound for offloading only, over that of `formats.md`. Times are
+//! ratio is the joint bound over the prototype's; then the bound for offloading only. Times are
 //! printed, never asserted. Without the shared traces it prints a message and ends.
 
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
 use plimsoll_tuner::bound::joint::relax;
-use plimsoll_tuner::bound::{lower_bound, offload_bound};
+use plimsoll_tuner::bound::lower_bound;
 use plimsoll_tuner::{Allow, Limits};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +26,7 @@ fn field<'a>(line: &'a str, key: &str) -> &'a str {
     value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
 }
 
-/// Prints one line; returns the joint bound over compute, over the prototype's, and the offload bound over the simple one.
+/// Prints one line; returns the joint bound over compute, over the prototype's, and the offload bound over compute.
 fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     let number = |key: &str| field(line, key).parse::<f64>().expect("a number");
     let budget = Bytes(number("budget_bytes") as u64);
@@ -36,9 +35,9 @@ fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     let joint = lower_bound(trace, budget, link, Allow::default()) / compute;
     let took = began.elapsed().as_secs_f64();
     let began = Instant::now();
-    let offload = lower_bound(trace, budget, link, Allow { recompute: false, ..Allow::default() });
+    let offload = lower_bound(trace, budget, link, Allow { recompute: false, ..Allow::default() }) / compute;
     let took_offload = began.elapsed().as_secs_f64();
-    let ratios = [joint, joint / number("bound_to_compute"), offload / offload_bound(trace, budget, link)];
+    let ratios = [joint, joint / number("bound_to_compute"), offload];
     println!(
         "{:36} {:>6} {:>4} {:9.5} {:8.5} {took:7.3} {:8.5} {took_offload:7.3}",
         trace.name,
@@ -51,8 +50,8 @@ fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     ratios
 }
 
-/// Prints, at each budget and for each set of allowed means, the bound over compute: of one instant and the formula, of all
-/// methods, and the seconds that these take. Budgets are between the peak and the floor or the bytes that exist from the start.
+/// Prints, at each budget and for each set of allowed means, the bound over compute: of one instant, of all methods, and the
+/// seconds that these take. Budgets are between the peak and the floor or the bytes that exist from the start.
 fn sharpened(trace: &Trace, link: &Link) {
     let memory = trace.memory();
     let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("there are ops").1);
@@ -71,8 +70,7 @@ fn sharpened(trace: &Trace, link: &Link) {
             let took = began.elapsed().as_secs_f64();
             let limits = Limits::default();
             let one = relax(trace, budget, link, Allow { swap: true, ..allow }, &limits).bound;
-            let formula = if allow.recompute { one } else { offload_bound(trace, budget, link) };
-            print!("  {:7.4} {now:7.4} {took:6.3}", one.max(formula) / compute);
+            print!("  {:7.4} {now:7.4} {took:6.3}", one / compute);
         }
         println!();
     }

@@ -6,11 +6,9 @@
 //! ones that turned out to need less ([`carry`]). A plan taken from a different budget is stamped with the new budget and checked
 //! again.
 //!
-//! This file deliberately neither reads a clock (the caller times its own calls of [`plan`]) nor improves the policies of the
-//! papers.
+//! This file deliberately neither plans, which the caller does, nor improves the policies of the papers.
 
 use crate::bound::{lower_bound_within, unbeatable};
-use crate::plan::plan;
 use crate::request::{Outcome, Plan, PlanError, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
@@ -38,25 +36,6 @@ pub fn budgets(trace: &Trace, count: u32) -> Vec<Bytes> {
     let mut budgets: Vec<Bytes> = (1..=count).map(step).collect();
     budgets.dedup();
     budgets
-}
-
-/// Plans a trace at each of these budgets; all of `request` but the budget counts. The points are in the order of their budgets,
-/// and none has a longer makespan than one of a smaller budget.
-///
-/// # Errors
-///
-/// Errors of [`plan`].
-pub fn frontier(
-    trace: &Trace,
-    request: &PlanRequest<'_>,
-    budgets: &[Bytes],
-) -> Result<Vec<Point>, PlanError> {
-    let point = |&budget: &Bytes| {
-        let outcome = plan(trace, &PlanRequest { budget, ..*request })?;
-        Ok(Point { budget, outcome })
-    };
-    let points = budgets.iter().map(point).collect::<Result<_, PlanError>>()?;
-    carry(trace, request, points)
 }
 
 /// Gives every budget the best of all plans that fit it, and sorts the points by budget. `request` is the one that they were

@@ -72,16 +72,7 @@ fn with_copy(schedule: &Schedule, tensor: TensorId, at: usize, update: usize) ->
     }
     commands[update].waits_mut().push(CommandId::new(at));
     commands.insert(at, Command::Offload { tensor, first_byte: None, bytes: None, waits: Vec::new() });
-    Schedule {
-        kind: schedule.kind,
-        trace: schedule.trace.clone(),
-        batch: schedule.batch,
-        budget_bytes: schedule.budget_bytes,
-        pool_bytes: schedule.pool_bytes,
-        link: schedule.link,
-        commands,
-        buffers: Vec::new(),
-    }
+    Schedule { commands, buffers: Vec::new(), ..schedule.clone() }
 }
 
 #[cfg(test)]

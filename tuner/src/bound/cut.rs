@@ -59,10 +59,6 @@ struct Arc {
     left: f64,
 }
 
-/// Arcs as they are added: tail, head and capacity.
-#[derive(Default)]
-struct Arcs(Vec<(NodeId, NodeId, Limit)>);
-
 /// Number of paths between two checks of the time.
 const PATHS: usize = 256;
 
@@ -85,49 +81,12 @@ pub(super) struct Cheapest {
     pub again: Vec<bool>,
 }
 
-impl Arcs {
-    fn add(&mut self, from: NodeId, to: NodeId, limit: Limit) {
-        self.0.push((from, to, limit));
-    }
-
-    /// Returns the network of these arcs and of all nodes before `end`.
-    fn network(self, end: NodeId, makers: usize) -> Cut {
-        let mut counts: TiVec<NodeId, u32> = ti_vec![0; end.index()];
-        for (from, to, _) in &self.0 {
-            counts[*from] += 1;
-            counts[*to] += 1;
-        }
-        let mut first: TiVec<NodeId, ArcId> = ti_vec![ArcId(0)];
-        let mut sum = 0;
-        first.extend(counts.iter().map(|count| {
-            sum += count;
-            ArcId(sum)
-        }));
-        let mut free = first.clone();
-        let mut place = |node: NodeId| {
-            let place = free[node];
-            free[node] = place.next();
-            place
-        };
-        let mut arcs: TiVec<ArcId, Arc> =
-            ti_vec![Arc { to: SOURCE, back: ArcId(0), left: 0.0 }; 2 * self.0.len()];
-        let mut limits = Vec::with_capacity(self.0.len());
-        for (from, to, limit) in self.0 {
-            let (there, back) = (place(from), place(to));
-            arcs[there] = Arc { to, back, left: 0.0 };
-            arcs[back] = Arc { to: from, back: there, left: 0.0 };
-            limits.push((there, limit));
-        }
-        let (level, next, queue, path) = Default::default();
-        Cut { first, arcs, limits, makers, level, next, queue, path }
-    }
-}
-
 impl Cut {
     pub fn new(instant: &Instant) -> Cut {
         let makers = instant.makers.len();
         let mut next = node_of(makers);
-        let mut arcs = Arcs::default();
+        // Tail, head and capacity.
+        let mut added: Vec<(NodeId, NodeId, Limit)> = Vec::new();
         let mut outputs: Vec<Vec<usize>> = vec![Vec::new(); makers];
         // By value: its node, if it is dead.
         let mut dead = vec![None; instant.wanted.len()];
@@ -136,20 +95,42 @@ impl Cut {
                 value.maker.into_iter().for_each(|m| outputs[m].push(v));
             } else {
                 dead[v] = Some(next);
-                arcs.add(next, value.maker.map_or(SINK, node_of), Limit::Value(v));
+                added.push((next, value.maker.map_or(SINK, node_of), Limit::Value(v)));
                 next = next.next();
             }
         }
         for (m, (maker, outputs)) in instant.makers.iter().zip(outputs).enumerate() {
             if !outputs.is_empty() {
-                arcs.add(SOURCE, node_of(m), Limit::Values(outputs));
+                added.push((SOURCE, node_of(m), Limit::Values(outputs)));
             }
-            arcs.add(node_of(m), SINK, Limit::Maker(m));
-            for node in maker.inputs.iter().filter_map(|v| dead[*v]) {
-                arcs.add(node_of(m), node, Limit::None);
-            }
+            added.push((node_of(m), SINK, Limit::Maker(m)));
+            let inputs = maker.inputs.iter().filter_map(|v| dead[*v]);
+            added.extend(inputs.map(|node| (node_of(m), node, Limit::None)));
         }
-        arcs.network(next, makers)
+        let mut first: TiVec<NodeId, ArcId> = ti_vec![ArcId(0); next.index() + 1];
+        for node in added.iter().flat_map(|(from, to, _)| [from, to]) {
+            first[node.next()] = first[node.next()].next();
+        }
+        for node in NodeId::each(SOURCE..next) {
+            first[node.next()] = ArcId(first[node.next()].0 + first[node].0);
+        }
+        let mut free = first.clone();
+        let mut place = |node: NodeId| {
+            let place = free[node];
+            free[node] = place.next();
+            place
+        };
+        let mut arcs: TiVec<ArcId, Arc> =
+            ti_vec![Arc { to: SOURCE, back: ArcId(0), left: 0.0 }; 2 * added.len()];
+        let mut limits = Vec::with_capacity(added.len());
+        for (from, to, limit) in added {
+            let (there, back) = (place(from), place(to));
+            arcs[there] = Arc { to, back, left: 0.0 };
+            arcs[back] = Arc { to: from, back: there, left: 0.0 };
+            limits.push((there, limit));
+        }
+        let (level, next, queue, path) = Default::default();
+        Cut { first, arcs, limits, makers, level, next, queue, path }
     }
 
     /// Returns the cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost

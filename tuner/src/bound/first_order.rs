@@ -1,9 +1,9 @@
 //! Prices for the rows of a linear program, found step by step, and the bound that they prove.
 //!
-//! The program is: minimise cost x, rows x >= right, 0 <= x <= most. For any prices y >= 0 of the rows,
+//! The program is: minimise cost x, rows x >= right, 0 <= x <= 1. For any prices y >= 0 of the rows,
 //!
 //! ```text
-//! right y + sum over columns of most * min(0, cost - y rows)
+//! right y + sum over columns of min(0, cost - y rows)
 //! ```
 //!
 //! is no more than the minimum (weak duality). [`Program::prove`] looks for prices with a large value by the primal-dual hybrid
@@ -34,7 +34,6 @@ struct Sparse {
 #[derive(Default)]
 pub(super) struct Program {
     cost: Vec<f64>,
-    most: Vec<f64>,
     rows: Vec<(usize, usize, f64)>,
     right: Vec<f64>,
 }
@@ -79,9 +78,8 @@ struct Scaled {
 
 impl Program {
     /// Adds a column, and returns its position.
-    pub fn column(&mut self, cost: f64, most: f64) -> usize {
+    pub fn column(&mut self, cost: f64) -> usize {
         self.cost.push(cost);
-        self.most.push(most);
         self.cost.len() - 1
     }
 
@@ -124,7 +122,7 @@ impl Program {
             by_row: Sparse::new(of_row.len(), self.rows.iter().map(scale)),
             by_column: Sparse::new(of_column.len(), self.rows.iter().map(scale).map(turned)),
             cost: self.cost.iter().zip(&of_column).map(times).collect(),
-            most: self.most.iter().zip(&of_column).map(|(most, scale)| most / scale).collect(),
+            most: of_column.iter().map(|scale| 1.0 / scale).collect(),
             right: self.right.iter().zip(&of_row).map(times).collect(),
         }
     }
@@ -239,7 +237,7 @@ mod tests {
         // Least 3 a + 2 b + c with a + b >= 1, b + 2 c >= 1, a + c >= 0.8, all at most 1: a = 0.3, b = 0.7, c = 0.5 costs
         // 2.8; a = 0, b = 1, c = 0.8 costs 2.8, too; a = 0, b = 1, c = 1 costs 3.
         let mut program = Program::default();
-        let [a, b, c] = [3.0, 2.0, 1.0].map(|cost| program.column(cost, 1.0));
+        let [a, b, c] = [3.0, 2.0, 1.0].map(|cost| program.column(cost));
         program.row([(a, 1.0), (b, 1.0)], 1.0);
         program.row([(b, 1.0), (c, 2.0)], 1.0);
         program.row([(a, 1.0), (c, 1.0)], 0.8);

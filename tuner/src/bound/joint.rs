@@ -87,25 +87,22 @@
 //! prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only weak.
 //!
 //! This file deliberately does not try p at all ops of a long trace, combine several instants in one program (`bound/several.rs`
-//! does), or count the memory that recomputing needs, or memory before p. It has no better rows for half duplex.
+//! does, without swapping), or count the memory that recomputing needs, or memory before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
-use super::several::{self, Question};
 use super::values::{Instant, Values, Wanted};
+use super::{likeliest, several};
 use crate::numbers::real;
 use crate::request::{Allow, Limits};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
-use std::cmp::Reverse;
 
 /// The search for a bound ends within this share of the best that its instant can give.
 const CLOSE: f64 = 2e-6;
 /// Cost of lacking all wanted values if nothing is swapped, in seconds of all ops.
 const LACK: f64 = 1e3;
-/// Share of wanted values that can only be swapped from which several instants are combined.
-const FIXED: f64 = 0.15;
 /// Maximum number of columns of one instant.
 const COLUMNS: usize = 120;
 /// Maximum product of columns and ops, as every column has a few bytes per op.
@@ -288,18 +285,6 @@ impl Known {
     }
 }
 
-/// Returns the ops at whose ends the bound is tried first: of every stretch of those that need more than the budget, the one that
-/// needs most.
-fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
-    let over: Vec<usize> = (0..excess.len()).filter(|p| excess[*p] > 0).collect();
-    let stretch = over.len().div_ceil(stretches).max(1);
-    // Of equals the first.
-    let most = |ops: &[usize]| ops.iter().copied().max_by_key(|p| (excess[*p], Reverse(*p)));
-    let mut ops: Vec<usize> = over.chunks(stretch).filter_map(most).collect();
-    ops.sort_by_key(|p| (Reverse(excess[*p]), *p));
-    ops
-}
-
 /// Trace at a budget.
 struct Search<'a> {
     all: Values,
@@ -332,17 +317,6 @@ impl<'a> Search<'a> {
         let latency = 2.0 * self.link.latency_seconds.0 * real(self.all.values.len());
         let moved = rates.iter().map(|rate| bytes / rate.0).sum::<f64>() + latency;
         2.0 * self.all.until[self.all.seconds.len()] + if self.swap { moved } else { 0.0 }
-    }
-
-    /// Returns `true` if many values wanted after an op, by weight, can only be swapped: then several instants give a sharper
-    /// bound.
-    fn is_fixed(&self, op: Option<usize>) -> bool {
-        let Some(op) = op else { return false };
-        let instant = Instant::new(&self.all, op);
-        let sum = |fixed: bool| -> f64 {
-            instant.wanted.iter().filter(|v| !fixed || v.maker.is_none()).map(|v| v.bytes).sum()
-        };
-        sum(true) > FIXED * sum(false)
     }
 
     /// Returns the largest bound of the tried ops, divided by the scale, and the op that gives it; `None` if that is no more than
@@ -392,10 +366,8 @@ pub(super) fn bound(
     let short = !allow.swap || allow.host.is_some();
     // Beyond that no schedule fits.
     let one = known.0.max((bound * search.scale).min(if short { search.most() } else { f64::INFINITY }));
-    let Search { all, room, .. } = &search;
-    let question = Question { all, link, swap: allow.swap, room: *room, known: one };
-    let worth = allow.recompute && one > 0.0 && one.is_finite() && (!allow.swap || search.is_fixed(op));
-    let several = if worth { several::bound(&question, op, limits) } else { 0.0 };
+    let worth = !allow.swap && one > 0.0 && one.is_finite();
+    let several = if worth { several::bound(&search.all, search.room, one, op, limits) } else { 0.0 };
     // Sums of many numbers are slightly off.
     Seconds(one.max(several * (1.0 - 1e-9)))
 }
@@ -409,8 +381,6 @@ pub struct Relaxed {
     pub op: Option<OpId>,
     /// Values that the op does not touch and that may be wanted after it.
     pub values: Vec<Fate>,
-    /// Fraction of each op that is recomputed after it.
-    pub again: Vec<(OpId, f64)>,
 }
 
 /// Solution for one value. The part that is neither kept nor swapped is recomputed, or not wanted after all.
@@ -430,26 +400,21 @@ pub struct Fate {
 pub fn relax(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Relaxed {
     let search = Search::new(trace, budget, link, allow, limits);
     let (bound, op) = search.sharpest(Seconds::ZERO);
-    let mut relaxed =
-        Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
-    let Some(p) = op else { return relaxed };
+    let bound = Seconds(bound * search.scale);
+    let Some(p) = op else { return Relaxed { bound, op: None, values: Vec::new() } };
     let instant = Instant::new(&search.all, p);
     let columns = Program::new(&search, &instant).solve(0.0, &[]);
     let share = |holds: &dyn Fn(&Choice) -> bool| -> f64 {
         columns.iter().filter(|(column, _)| holds(&column.choice)).map(|(_, part)| part).sum()
     };
-    relaxed.op = Some(OpId::new(p));
     let fate = |(v, value): (usize, &Wanted)| Fate {
         tensor: value.tensor,
         writer: value.slot.checked_sub(1).map(OpId::new),
         kept: share(&|choice| choice.kept[v] == Some(true)),
         swapped: share(&|choice| choice.kept[v] == Some(false)),
     };
-    relaxed.values = instant.wanted.iter().enumerate().map(fate).collect();
-    let again = instant.makers.iter().enumerate();
-    let again = again.map(|(m, maker)| (OpId::new(maker.op), share(&|choice| choice.again[m])));
-    relaxed.again = again.filter(|(_, share)| *share > 0.0).collect();
-    relaxed
+    let values = instant.wanted.iter().enumerate().map(fate).collect();
+    Relaxed { bound, op: Some(OpId::new(p)), values }
 }
 
 #[cfg(test)]

@@ -126,14 +126,13 @@ fn hand_made(recomputable: bool) -> Trace {
 
 #[test]
 fn nothing_leaves_before_it_is_made() {
-    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing. A program over
-    // several instants also knows that some of them are prefetched after op 2, in 3 s.
+    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing.
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
     let found =
         bound(Seconds::ZERO, &trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), BOTH, &ENDLESS);
-    assert!((found.0 - 62.0).abs() < 0.1, "{found}");
+    assert!((found.0 - 59.0).abs() < 0.1, "{found}");
 }
 
 #[test]
@@ -159,10 +158,9 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 #[test]
 fn a_trace_worked_out_by_hand() {
     // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 are prefetched in 3 s, then op 3 runs.
-    // Several instants together also show that some left before op 1; no schedule takes less than 20.6 s.
     let link = Link::symmetric(BytesPerSecond(10.0));
     let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
-    assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");
+    assert!((swapping.0 - 18.0).abs() < 1e-4, "{swapping}");
     // Or 0.3 of op 0 is recomputed meanwhile, with 0.3 of its input kept in the place of 3 more bytes, next to 0.3 s of
     // prefetching.
     let joint = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
@@ -184,9 +182,8 @@ fn the_relaxed_solution_costs_what_the_bound_says() {
     let relaxed = relax(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
     assert_eq!(relaxed.bound, bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS));
     assert_eq!(relaxed.op, Some(OpId(2)));
-    let [(again, share)] = relaxed.again[..] else { panic!("{relaxed:?}") };
-    assert!(again == OpId(0) && (share - 0.3).abs() < 1e-4, "{relaxed:?}");
-    // Its input is present as often as it runs, its output is present in full, 70 bytes have room, and nothing takes longer.
+    let share = 0.3;
+    // 0.3 of op 0 is recomputed. Its input is present as often as it runs, its output is present in full, 70 bytes have room, and nothing takes longer.
     let [input, made] = &relaxed.values[..] else { panic!("{relaxed:?}") };
     assert!(input.tensor == TensorId(0) && input.writer.is_none(), "{relaxed:?}");
     assert!(made.tensor == TensorId(1) && made.writer == Some(OpId(0)), "{relaxed:?}");
@@ -195,5 +192,5 @@ fn the_relaxed_solution_costs_what_the_bound_says() {
     assert!(10.0 * input.kept + 100.0 * made.kept < 70.01, "{relaxed:?}");
     assert!(input.swapped + 10.0 * made.swapped < 0.301, "{relaxed:?}");
     let nothing = relax(&hand_made(true), Bytes(217), &link, BOTH, &ENDLESS);
-    assert_eq!(nothing, Relaxed { bound: Seconds(15.0), op: None, values: Vec::new(), again: Vec::new() });
+    assert_eq!(nothing, Relaxed { bound: Seconds(15.0), op: None, values: Vec::new() });
 }

@@ -79,21 +79,12 @@ pub(super) struct Master {
 
 /// Cheapest mixture.
 pub(super) struct Mixture {
-    /// Its T1 + T2.
+    /// Its T1 + T2, and the cost of bytes that the host lacks.
     pub cost: f64,
     /// By column: its fraction.
     pub parts: Vec<f64>,
     /// Prices at which the columns so far cost most.
     pub prices: Prices,
-}
-
-/// Solution with the rows so far: by column its fraction, T1, T2, the cost of bytes the host lacks, the prices.
-struct Solution {
-    parts: Vec<f64>,
-    before: f64,
-    after: f64,
-    lack: f64,
-    prices: Prices,
 }
 
 /// Returns the position and the value of the largest.
@@ -130,23 +121,24 @@ impl Master {
     /// if the numbers are too far apart for an answer.
     pub fn mixture(&mut self, frame: &Frame) -> Option<Mixture> {
         loop {
-            let Solution { parts, before, after, lack, prices } = self.solve(frame)?;
-            let used: Vec<(&Column, f64)> =
-                self.columns.iter().zip(parts.iter().copied()).filter(|(_, part)| *part > 0.0).collect();
+            let (mut found, [before, after]) = self.solve(frame)?;
+            let parts = self.columns.iter().zip(found.parts.iter().copied());
+            let used: Vec<(&Column, f64)> = parts.filter(|(_, part)| *part > 0.0).collect();
             let mix = |of: &dyn Fn(&Column) -> f64| used.iter().map(|(c, part)| part * of(c)).sum::<f64>();
             let out = frame.released.iter().enumerate().map(|(w, end)| end + mix(&|c| c.out[w]));
             let back = frame.rest.iter().enumerate().map(|(j, rest)| rest + mix(&|c| c.back[j]));
             let (out, back) = (largest(out), largest(back));
-            let cost = before.max(out.1) + after.max(back.1) + lack;
+            found.cost += before.max(out.1) + after.max(back.1);
             if !(add(&mut self.out, out, before) | add(&mut self.back, back, after)) {
-                return Some(Mixture { cost, parts, prices });
+                return Some(found);
             }
         }
     }
 
     /// Solves the program with the rows so far. Its variables: the columns' fractions, the excess of T1 and T2 over computing,
-    /// the slacks of the rows but the first, and, if the host is limited, the slack of its row and its shortage.
-    fn solve(&self, frame: &Frame) -> Option<Solution> {
+    /// the slacks of the rows but the first, and, if the host is limited, the slack of its row and its shortage. T1 and T2 are
+    /// returned apart from the other cost.
+    fn solve(&self, frame: &Frame) -> Option<(Mixture, [f64; 2])> {
         let count = self.columns.len();
         let (before, after) = (count, count + 1);
         let (memory, again, out) = (count + 2, count + 3, count + 4);
@@ -210,6 +202,6 @@ impl Master {
         let (before, after) = (frame.through() + parts[before], frame.after() + parts[after]);
         parts.truncate(count);
         parts.iter_mut().for_each(|part| *part = part.clamp(0.0, 1.0));
-        Some(Solution { parts, before, after, lack, prices })
+        Some((Mixture { cost: lack, parts, prices }, [before, after]))
     }
 }

@@ -1,32 +1,20 @@
 //! Lower bounds on the makespan of all schedules.
 //!
-//! [`lower_bound`] is the sharpest known bound for the allowed means. It is the largest of five:
+//! [`lower_bound`] is the sharpest known bound for the allowed means. It is the largest of four:
 //!
 //! - the sum of all ops' fastest seconds, for every schedule;
-//! - [`offload_bound`], for schedules that only offload;
 //! - the windows of `bound/windows.rs`, along the whole trace, for schedules that only offload;
 //! - the linear program of [`joint`], for every schedule; sharper, for those that only offload, or only recompute;
-//! - the program over several instants of `bound/several.rs`, for those that only recompute, and for every schedule if many
-//!   values can only be swapped.
+//! - the program over several instants of `bound/several.rs`, for those that only recompute.
 //!
-//! All five allow tensors to be moved in pieces of any size: they hold for schedules of pieces and of whole tensors.
+//! All four allow tensors to be moved in pieces of any size: they hold for schedules of pieces and of whole tensors. Seconds and
+//! workspace are those of the fastest and of the leanest alternative of each op, so that a bound holds for a plan that picks
+//! different ones.
 //!
-//! # Offloading only, in a formula
+//! Memory may be less than [`plimsoll_ir::trace::MemoryProfile::in_use`]: between the last use of a tensor and a write that does not
+//! read it, its bytes mean nothing, and a schedule may give them up without a transfer.
 //!
-//! For an op p during which m(p) bytes are alive, D = m(p) - M of them are not on the device when the budget is M: they were
-//! offloaded before p started and are prefetched after it ended. So
-//!
-//! makespan >= max(seconds before p, D / offload rate) + seconds of p + max(seconds after p, D / prefetch rate),
-//!
-//! and with a half-duplex link also makespan >= D / offload rate + D / prefetch rate. The largest over all p counts, and never
-//! less than the sum of all ops' seconds. Seconds and workspace are those of the fastest and of the leanest alternative of each
-//! op, so that the bound holds for a plan that picks different ones.
-//!
-//! Here m(p) may be less than [`plimsoll_ir::trace::MemoryProfile::in_use`]: between the last use of a tensor and a write that
-//! does not read it, its bytes mean nothing, and a schedule may give them up without a transfer. If no op overwrites a tensor the
-//! two agree.
-//!
-//! This file deliberately does not round D up to a sum of whole tensors, which would be valid if pieces are not allowed.
+//! This file deliberately does not round bytes up to a sum of whole tensors, which would be valid if pieces are not allowed.
 
 mod cut;
 mod first_order;
@@ -37,9 +25,10 @@ mod simplex;
 mod values;
 mod windows;
 
-use crate::decide::gaps::{Alternatives, Gaps};
+pub(crate) use windows::bound as offload_bound;
+
 use crate::request::{Allow, Limits, PlanRequest};
-use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use std::cmp::Reverse;
@@ -71,17 +60,16 @@ pub fn lower_bound_within(
     let known = match allow {
         Allow { swap: false, recompute: false, .. } => return trace.fastest_seconds(),
         Allow { recompute: true, .. } => Seconds::ZERO,
-        _ => quick_offload_bound(trace, budget, link, limits),
+        _ => offload_bound(trace, budget, link, limits),
     };
     joint::bound(known, trace, budget, link, allow, limits)
 }
 
-/// Returns the bytes, both directions together, that every schedule moves which only offloads: twice D of the op with the largest
-/// D.
+/// Returns the bytes, both directions together, that every schedule moves which only offloads: what exceeds the budget during the op
+/// that needs most is offloaded before it, and prefetched after it.
 pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
-    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn);
-    let most = Bytes(gaps.base.iter().copied().max().unwrap_or_default());
-    (most + trace.resident_bytes).saturating_sub(budget) * 2
+    let most = values::Values::of(trace, false).in_use().into_iter().max().unwrap_or_default();
+    (Bytes(most) + trace.resident_bytes).saturating_sub(budget) * 2
 }
 
 /// Returns the op at whose end most bytes are on the host, and their number, in every schedule that uses only the allowed means:
@@ -99,32 +87,14 @@ pub(crate) fn least_hosted(trace: &Trace, budget: Bytes, allow: Allow) -> Option
     Some((OpId::new(op), (Bytes(most) + trace.resident_bytes).saturating_sub(budget)))
 }
 
-/// Returns the lower bound of the makespan of every schedule that only offloads, without the linear program, which seldom adds
-/// much and takes longer. Policies that only offload are judged by it.
-pub(crate) fn quick_offload_bound(trace: &Trace, budget: Bytes, link: &Link, limits: &Limits<'_>) -> Seconds {
-    offload_bound(trace, budget, link).max(windows::bound(trace, budget, link, limits))
-}
-
-/// Returns the bound of the formula above: a lower bound of the makespan of every schedule for this trace, budget and link that
-/// only offloads.
-pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
-    // With no pool every op would run in its leanest alternative.
-    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn);
-    let total = trace.fastest_seconds();
-    let mut bound = total;
-    let mut before = Seconds::ZERO;
-    for (op, in_use) in trace.ops.iter().zip(&gaps.base.raw[1..]) {
-        let seconds = op.fastest_seconds();
-        let excess = (Bytes(*in_use) + trace.resident_bytes).saturating_sub(budget);
-        if excess > Bytes::ZERO {
-            let out = excess / link.offload_bytes_per_second;
-            let back = excess / link.prefetch_bytes_per_second;
-            bound = bound.max(before.max(out) + seconds + (total - before - seconds).max(back));
-            if link.duplex == Duplex::Half {
-                bound = bound.max(out + back);
-            }
-        }
-        before += seconds;
-    }
-    bound
+/// Returns the ops at whose ends a bound is likely to be sharp: of every stretch of those that need more than the budget, the one
+/// that needs most; the op that needs most of all first.
+fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
+    let over: Vec<usize> = (0..excess.len()).filter(|p| excess[*p] > 0).collect();
+    let stretch = over.len().div_ceil(stretches).max(1);
+    // Of equals the first.
+    let most = |ops: &[usize]| ops.iter().copied().max_by_key(|p| (excess[*p], Reverse(*p)));
+    let mut ops: Vec<usize> = over.chunks(stretch).filter_map(most).collect();
+    ops.sort_by_key(|p| (Reverse(excess[*p]), *p));
+    ops
 }

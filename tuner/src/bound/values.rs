@@ -28,11 +28,11 @@ pub(super) struct Value {
 pub(super) struct Values {
     pub values: Vec<Value>,
     /// By op: values that it reads, and values that it writes.
-    reads: Vec<Vec<usize>>,
+    pub reads: Vec<Vec<usize>>,
     writes: Vec<Vec<usize>>,
     recomputable: Vec<bool>,
     /// By op: bytes of its operands plus the leanest workspace.
-    touched: Vec<u64>,
+    pub touched: Vec<u64>,
     /// `until[i]`: fastest seconds of the ops before op i; the last is the sum of all.
     pub until: Vec<f64>,
     /// By op: its fastest seconds.
@@ -67,16 +67,6 @@ impl Values {
             until,
             seconds,
         }
-    }
-
-    /// Returns the bytes of an op's operands plus its leanest workspace.
-    pub fn touched(&self, op: usize) -> u64 {
-        self.touched[op]
-    }
-
-    /// Returns the values that an op reads.
-    pub fn reads(&self, op: usize) -> &[usize] {
-        &self.reads[op]
     }
 
     /// Returns `true` if an op reads and leaves a value, or writes it.
@@ -151,25 +141,15 @@ impl Instant {
     /// Returns the end of op p.
     pub fn new(all: &Values, p: usize) -> Instant {
         let mut wanted_of: Vec<Option<usize>> = vec![None; all.values.len()];
-        let deadlines = Deadlines::new(all, p);
+        let (of_value, of_op) = deadlines(all, p);
         let mut instant = Instant { op: p, wanted: Vec::new(), makers: Vec::new(), touched: all.touched[p] };
-        for (v, value) in all.values.iter().enumerate() {
-            if let Some(deadline) = deadlines.of_value[v] {
-                wanted_of[v] = Some(instant.wanted.len());
-                let needed = value.readers.last().is_some_and(|r| *r > p);
-                let (bytes, slot) = (Bytes(value.bytes).to_f64(), value.slot);
-                instant.wanted.push(Wanted {
-                    value: v,
-                    tensor: value.tensor,
-                    bytes,
-                    slot,
-                    deadline,
-                    needed,
-                    maker: None,
-                });
-            }
+        for (v, deadline) in of_value.into_iter().enumerate().filter_map(|(v, of)| Some((v, of?))) {
+            wanted_of[v] = Some(instant.wanted.len());
+            let Value { tensor, bytes, slot, ref readers, .. } = all.values[v];
+            let (bytes, needed) = (Bytes(bytes).to_f64(), readers.last().is_some_and(|r| *r > p));
+            instant.wanted.push(Wanted { value: v, tensor, bytes, slot, deadline, needed, maker: None });
         }
-        for (w, deadline) in (0..=p).filter_map(|w| deadlines.of_op[w].map(|deadline| (w, deadline))) {
+        for (w, deadline) in of_op.into_iter().enumerate().filter_map(|(w, of)| Some((w, of?))) {
             for v in all.writes[w].iter().filter_map(|v| wanted_of[*v]) {
                 instant.wanted[v].maker = Some(instant.makers.len());
             }
@@ -180,35 +160,26 @@ impl Instant {
     }
 }
 
-/// Op before which each value is wanted, and each op would have to be recomputed; `None` if never.
-struct Deadlines {
-    of_value: Vec<Option<usize>>,
-    of_op: Vec<Option<usize>>,
-}
-
-impl Deadlines {
-    fn new(all: &Values, p: usize) -> Deadlines {
-        let mut of_op: Vec<Option<usize>> = vec![None; p + 1];
-        let mut of_value: Vec<Option<usize>> = vec![None; all.values.len()];
-        let mut decide = |v: usize, of_op: &[Option<usize>]| {
-            let value = &all.values[v];
-            if all.touches(p, v) || value.slot > p + 1 {
-                return None;
-            }
-            let next = value.readers.partition_point(|r| *r <= p);
-            let again = || value.readers[..next].iter().filter_map(|r| of_op[*r]).max();
-            of_value[v] = value.readers.get(next).copied().or_else(again);
-            of_value[v]
-        };
-        // The deadline of a value is known once all its readers are: backwards.
-        for w in (0..=p).rev() {
-            let latest = all.writes[w].iter().filter_map(|v| decide(*v, &of_op)).max();
-            of_op[w] = latest.filter(|_| all.recomputable[w]);
+/// By value: the op before which it is wanted; by op through p: the op before which it would have to be recomputed. `None` if never.
+fn deadlines(all: &Values, p: usize) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
+    let mut of_op: Vec<Option<usize>> = vec![None; p + 1];
+    let mut of_value: Vec<Option<usize>> = vec![None; all.values.len()];
+    let mut decide = |v: usize, of_op: &[Option<usize>]| {
+        let value = &all.values[v];
+        if all.touches(p, v) || value.slot > p + 1 {
+            return None;
         }
-        let start = all.values.iter().enumerate().filter(|(_, value)| value.slot == 0);
-        start.for_each(|(v, _)| {
-            decide(v, &of_op);
-        });
-        Deadlines { of_value, of_op }
+        let next = value.readers.partition_point(|r| *r <= p);
+        let again = || value.readers[..next].iter().filter_map(|r| of_op[*r]).max();
+        of_value[v] = value.readers.get(next).copied().or_else(again);
+        of_value[v]
+    };
+    // The deadline of a value is known once all its readers are: backwards.
+    for w in (0..=p).rev() {
+        let latest = all.writes[w].iter().filter_map(|v| decide(*v, &of_op)).max();
+        of_op[w] = latest.filter(|_| all.recomputable[w]);
     }
+    let start = (0..all.values.len()).filter(|v| all.values[*v].slot == 0);
+    start.for_each(|v| _ = decide(v, &of_op));
+    (of_value, of_op)
 }

@@ -159,7 +159,7 @@ impl<'a> Windows<'a> {
     fn go(&self, from: usize, longest: &mut [f64]) {
         let Values { until, seconds, .. } = self.all;
         let (begun, most, old) = (longest[from], self.most(from), from);
-        let free = from.checked_sub(1).map_or(u64::MAX, |i| self.room.saturating_sub(self.all.touched(i)));
+        let free = from.checked_sub(1).map_or(u64::MAX, |i| self.room.saturating_sub(self.all.touched[i]));
         let (mut need, mut alive) = (0, self.alive[from]);
         for j in from..seconds.len() {
             let computing = until[j] - until[from];
@@ -185,7 +185,7 @@ impl<'a> Windows<'a> {
 /// Returns the bound for a valid trace, a budget that is not below its floor, and a link, of schedules that run nothing again.
 ///
 /// When time is up it is the bound proved so far.
-pub(super) fn bound(trace: &Trace, budget: Bytes, link: &Link, limits: &Limits<'_>) -> Seconds {
+pub(crate) fn bound(trace: &Trace, budget: Bytes, link: &Link, limits: &Limits<'_>) -> Seconds {
     let all = Values::of(trace, false);
     let windows = Windows::new(&all, budget.saturating_sub(trace.resident_bytes).0, link);
     let starts = windows.starts();

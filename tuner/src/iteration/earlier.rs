@@ -2,9 +2,9 @@
 //!
 //! A schedule shows the decision about each gap: swapped if it contains a prefetch, recomputed if the op that makes its value
 //! runs a second time, and else kept ([`Earlier::new`]). Two traces share a tensor or an op that has the same name in both, for
-//! example with a different batch size, a different draw of stochastic depth, or a network with a layer more. A gap is the same
-//! if its value and the op at its end are, or else the op at its start ([`Earlier::decisions`]). Values that only the new trace
-//! has are kept; those that only the earlier one had are left out.
+//! example with a different batch size, or a network with a layer more. A gap is the same if its value and the op at its end are,
+//! or else the op at its start ([`Earlier::decisions`]). Values that only the new trace has are kept; those that only the earlier
+//! one had are left out.
 //!
 //! This file deliberately does not make the decisions fit (`policies/plimsoll/adapted.rs`).
 
@@ -14,7 +14,7 @@ use plimsoll_ir::schedule::{Command, Schedule, moved};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Document, OpId, TensorId, check};
 use std::collections::HashMap;
-use typed_index_collections::TiVec;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Schedule with the decisions about its trace, from which plans for other traces can be made.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Earlier {
             schedule: schedule.clone(),
             ops: Names::new(trace.ops.iter().map(|op| op.name.as_str())),
             tensors: Names::new(trace.tensors.iter().map(|tensor| tensor.name.as_str())),
-            value_of: values.tensor.keys().map(|v| ((values.tensor[v], values.maker[v]), v)).collect(),
+            value_of: values.by_maker(),
             decisions: Reading::new(&values).read(trace, schedule),
             alternatives: trace.ops.iter().zip(&alternatives).map(name).collect(),
             values,
@@ -84,27 +84,22 @@ impl Earlier {
         decisions.chunks = self.decisions.chunks;
         let mut shares = false;
         let mut gap_of: TiVec<GapId, Option<GapId>> = vec![None; self.values.gaps.len()].into();
+        // The earlier op; the inner `None` is the start or the end of the iteration.
+        let like = |op: Option<OpId>| op.map_or(Some(None), |op| ops[op].map(Some));
         for v in values.tensor.keys() {
-            let maker = match values.maker[v] {
-                None => None,
-                Some(op) if ops[op].is_none() => continue,
-                Some(op) => ops[op],
+            let (Some(tensor), Some(maker)) = (tensors[values.tensor[v]], like(values.maker[v])) else {
+                continue;
             };
-            let known = tensors[values.tensor[v]].and_then(|tensor| self.value_of.get(&(tensor, maker)));
-            let Some(&known) = known else { continue };
+            let Some(&known) = self.value_of.get(&(tensor, maker)) else { continue };
             shares = true;
             decisions.parts[v] = self.decisions.parts[known];
             for g in values.gaps_of(v) {
                 let gap = &values.gaps[g];
-                let Some(like) =
-                    self.gap_like(known, gap.after.map(|op| ops[op]), gap.before.map(|op| ops[op]))
-                else {
-                    continue;
-                };
-                let choice = self.decisions.choices[like];
+                let Some(same) = self.gap_like(known, like(gap.after), like(gap.before)) else { continue };
+                let choice = self.decisions.choices[same];
                 if choice.is_open(gap) {
                     decisions.choices[g] = choice;
-                    gap_of[like] = Some(g);
+                    gap_of[same] = Some(g);
                 }
             }
         }
@@ -119,21 +114,17 @@ impl Earlier {
         shares.then_some(decisions)
     }
 
-    /// Returns the gap of an earlier value that ends with this op (the inner `None` for an op that the earlier trace lacks), or
-    /// else begins after the other op.
+    /// Returns the gap of an earlier value that ends with this op, or else begins after the other op; `None` for ops that the
+    /// earlier trace lacks.
     fn gap_like(
         &self,
         value: ValueId,
         after: Option<Option<OpId>>,
         before: Option<Option<OpId>>,
     ) -> Option<GapId> {
-        let same = |new: Option<Option<OpId>>, old: Option<OpId>| match new {
-            None => old.is_none(),
-            Some(op) => op.is_some() && op == old,
-        };
         let likeness = |g: &GapId| {
             let gap = &self.values.gaps[*g];
-            (same(before, gap.before), same(after, gap.after))
+            (before == Some(gap.before), after == Some(gap.after))
         };
         let best = self.values.gaps_of(value).max_by_key(likeness)?;
         (likeness(&best) > (false, false)).then_some(best)
@@ -142,17 +133,13 @@ impl Earlier {
     fn add_early(
         &self,
         values: &Values,
-        ops: &TiVec<OpId, Option<OpId>>,
-        gap_of: &TiVec<GapId, Option<GapId>>,
+        ops: &TiSlice<OpId, Option<OpId>>,
+        gap_of: &TiSlice<GapId, Option<GapId>>,
         decisions: &mut Decisions,
     ) {
-        if self.decisions.early.is_empty() {
-            return;
-        }
-        let here: HashMap<OpId, OpId> =
-            ops.iter_enumerated().filter_map(|(here, known)| Some(((*known)?, here))).collect();
-        for (op, gap) in &self.decisions.early {
-            if let (Some(&op), Some(g)) = (here.get(op), gap_of[*gap]) {
+        for (known, gap) in &self.decisions.early {
+            let op = ops.keys().rev().find(|op| ops[*op] == Some(*known));
+            if let (Some(op), Some(g)) = (op, gap_of[*gap]) {
                 let gap = &values.gaps[g];
                 if gap.begin() <= op && gap.before.is_some_and(|before| op < before) {
                     decisions.set_early(g, Some(op));
@@ -339,7 +326,6 @@ mod tests {
     use plimsoll_ir::schedule::Link;
     use plimsoll_ir::{Bytes, BytesPerSecond};
     use plimsoll_testing::random_trace_of;
-    use typed_index_collections::TiSlice;
 
     /// The decisions read from a schedule lead to the same steps and to the same bytes moved.
     #[test]

@@ -16,6 +16,7 @@ use crate::iteration::uses::Uses;
 use crate::request::Allow;
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use std::collections::HashMap;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
@@ -235,6 +236,11 @@ impl Values {
         can
     }
 
+    /// Returns the value of each tensor by each of its makers; `None` for the start of the iteration.
+    pub fn by_maker(&self) -> HashMap<(TensorId, Option<OpId>), ValueId> {
+        self.tensor.iter_enumerated().map(|(v, tensor)| ((*tensor, self.maker[v]), v)).collect()
+    }
+
     /// Returns the gaps of a value, in order of time.
     #[inline]
     pub fn gaps_of(&self, value: ValueId) -> impl DoubleEndedIterator<Item = GapId> + Clone + use<> {
@@ -338,7 +344,7 @@ impl Choice {
 }
 
 /// Returns the alternatives of an op that fit next to its operands; the leanest if none does.
-fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
+pub fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
     let mut all =
         vec![OpAlternative { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];

@@ -23,6 +23,7 @@ use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, CommandId, TensorId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use typed_index_collections::TiVec;
 
 /// Reason why a placement could not be lowered: a bug in the policy that made it.
@@ -130,10 +131,14 @@ struct SlotState {
 /// Bytes of a tensor that the host holds.
 #[derive(Clone, Debug)]
 struct HostCopy {
-    first: u64,
-    end: u64,
+    bytes: Range<u64>,
     value: ValueId,
     command: CommandId,
+}
+
+/// Returns `true` if two parts of a tensor share a byte.
+fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 struct Lowering<'a> {
@@ -178,7 +183,7 @@ struct PoolMap(BTreeMap<u64, (u64, Occupant)>);
 
 impl PoolMap {
     /// Puts `who` at these bytes and returns the previous occupants.
-    fn replace(&mut self, first: u64, end: u64, who: Occupant) -> Vec<Occupant> {
+    fn replace(&mut self, Range { start: first, end }: Range<u64>, who: Occupant) -> Vec<Occupant> {
         let start =
             self.0.range(..=first).next_back().filter(|(_, v)| v.0 > first).map_or(first, |(k, _)| *k);
         let met: Vec<(u64, (u64, Occupant))> = self.0.range(start..end).map(|(k, v)| (*k, *v)).collect();
@@ -229,24 +234,30 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the bytes of the pool that a residency takes.
-    fn place(&self, r: ResidencyId) -> (u64, u64) {
-        let residency = &self.placement.residencies[r];
-        let offset = self.addresses.offsets[self.items.of_residency[r]];
-        (offset + residency.bytes.start, offset + residency.bytes.end)
+    /// Returns the offset of a residency's tensor in the pool.
+    fn offset(&self, r: ResidencyId) -> u64 {
+        self.addresses.offsets[self.items.of_residency[r]]
+    }
+
+    /// Returns the first byte and the number of bytes of a part of a tensor; `None` if it is all of it.
+    fn part(&self, tensor: TensorId, bytes: &Range<u64>) -> (Option<Bytes>, Option<Bytes>) {
+        let whole = *bytes == (0..self.trace.tensors[tensor.index()].bytes.0);
+        let part = (!whole).then_some((Bytes(bytes.start), Bytes(bytes.end - bytes.start)));
+        part.unzip()
     }
 
     /// Puts a residency into the pool and adds the commands that close the previous occupants to `after`.
     fn take(&mut self, r: ResidencyId, after: &mut Vec<CommandId>) {
-        let (first, end) = self.place(r);
-        let met = self.pool.replace(first, end, Occupant::Residency(r));
-        self.add_closers(&met, after);
-        self.tensors[self.placement.residencies[r].tensor].open.push(r);
+        let Residency { tensor, bytes, .. } = &self.placement.residencies[r];
+        let offset = self.offset(r);
+        self.occupy(offset + bytes.start..offset + bytes.end, Occupant::Residency(r), after);
+        self.tensors[*tensor].open.push(r);
     }
 
-    fn add_closers(&self, met: &[Occupant], after: &mut Vec<CommandId>) {
-        for occupant in met {
-            match *occupant {
+    /// Puts `who` at these bytes and adds the commands that close the previous occupants to `after`.
+    fn occupy(&mut self, bytes: Range<u64>, who: Occupant, after: &mut Vec<CommandId>) {
+        for occupant in self.pool.replace(bytes, who) {
+            match occupant {
                 Occupant::Workspace(command) => after.push(command),
                 Occupant::Residency(r) => {
                     let state = &self.residencies[r];
@@ -271,9 +282,7 @@ impl<'a> Lowering<'a> {
         let Residency { tensor, bytes, .. } = self.placement.residencies[r].clone();
         let (state, of_tensor) = (&self.residencies[r], &self.tensors[tensor]);
         let nothing = LowerError::NothingToCopy { tensor, before: transfer.before };
-        let whole = bytes == (0..self.trace.tensors[tensor.index()].bytes.0);
-        let first_byte = (!whole).then_some(Bytes(bytes.start));
-        let length = (!whole).then_some(Bytes(bytes.end - bytes.start));
+        let (first_byte, length) = self.part(tensor, &bytes);
         let waits = Vec::new();
         let mut after = Vec::new();
         let barrier = self.barriers[at];
@@ -287,8 +296,7 @@ impl<'a> Lowering<'a> {
                 after.extend(of_tensor.updated);
                 let meets = |r: &&ResidencyId| {
                     let other = &self.placement.residencies[**r];
-                    let shared = other.bytes.start < bytes.end && bytes.start < other.bytes.end;
-                    shared && other.slots.end >= transfer.before
+                    meet(&other.bytes, &bytes) && other.slots.end >= transfer.before
                 };
                 let copies = of_tensor.open.iter().filter(meets);
                 after.extend(copies.filter_map(|r| self.residencies[*r].filled));
@@ -297,18 +305,18 @@ impl<'a> Lowering<'a> {
                 self.residencies[r].offloaded = Some(command);
                 let of_tensor = &mut self.tensors[tensor];
                 of_tensor.offloaded = Some(command);
-                of_tensor.host.push(HostCopy { first: bytes.start, end: bytes.end, value, command });
+                of_tensor.host.push(HostCopy { bytes, value, command });
             }
             Direction::Prefetch => {
                 let copies = of_tensor.host.iter().rev();
-                let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
+                let mut copies = copies.filter(|copy| meet(&copy.bytes, &bytes)).peekable();
                 let value = copies.peek().map(|c| c.value).ok_or(nothing)?;
                 // Pieces of a tensor never move in both directions at a time.
                 after.extend(of_tensor.offloaded);
                 // All copies since a whole one: pieces may have come from several offloads.
                 for copy in copies {
                     after.push(copy.command);
-                    if copy.first <= bytes.start && bytes.end <= copy.end {
+                    if copy.bytes.start <= bytes.start && bytes.end <= copy.bytes.end {
                         break;
                     }
                 }
@@ -371,8 +379,7 @@ impl<'a> Lowering<'a> {
         if let Some((item, bytes)) = self.items.of_step[slot.index() - 1] {
             let offset = self.addresses.offsets[item];
             let command = self.list.commands.next_key();
-            let met = self.pool.replace(offset, offset + bytes, Occupant::Workspace(command));
-            self.add_closers(&met, &mut after);
+            self.occupy(offset..offset + bytes, Occupant::Workspace(command), &mut after);
             self.workspaces.push((command, offset));
         }
         let command = Command::Compute {
@@ -407,21 +414,14 @@ impl<'a> Lowering<'a> {
             if closes.is_empty() || !filled {
                 return Err(LowerError::Unused { residency: r, tensor });
             }
-            let whole = residency.bytes == (0..self.trace.tensors[tensor.index()].bytes.0);
-            let first_byte = (!whole).then_some(Bytes(residency.bytes.start));
-            let bytes = (!whole).then_some(Bytes(residency.bytes.end - residency.bytes.start));
-            let offset = Bytes(self.place(r).0);
+            let (first_byte, bytes) = self.part(tensor, &residency.bytes);
+            let offset = Bytes(self.offset(r) + residency.bytes.start);
             let holds = Holds::Tensor { tensor, first_byte, bytes };
             buffers.push(Buffer { holds, offset, opens: state.opened, closes });
         }
         for &(command, offset) in &self.workspaces {
-            let holds = Holds::Workspace { command };
-            buffers.push(Buffer {
-                holds,
-                offset: Bytes(offset),
-                opens: Some(command),
-                closes: vec![command],
-            });
+            let (holds, offset) = (Holds::Workspace { command }, Bytes(offset));
+            buffers.push(Buffer { holds, offset, opens: Some(command), closes: vec![command] });
         }
         buffers.sort_by_key(|b| (b.opens, b.offset));
         Ok(buffers)

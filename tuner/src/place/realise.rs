@@ -20,10 +20,10 @@ use crate::numbers::counted;
 use crate::place::address::{ALIGNMENT, Addresses, ItemId, Items, Work, assign, assign_like, most_alive};
 use crate::place::lower::lower;
 use crate::random::Random;
-use crate::request::Trick;
-use crate::request::{PlanError, PlanRequest, Shortage, Witness};
+use crate::request::{PlanError, PlanRequest, Shortage, Trick, Witness};
 use crate::threads::{Expired, beside};
 use plimsoll_ir::schedule::{Command, Duplex, Schedule, Stream, moved};
+use plimsoll_ir::search_log::StepResult;
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ pub(crate) struct Attempt {
     pub tighten: f64,
     /// Maximum number of conflicts that the search for addresses may look at.
     pub work: u64,
-    /// Offsets are multiples of this. Attempts with 1 are skipped if all sizes are multiples of [`ALIGNMENT`].
+    /// Offsets are multiples of this. Attempts with 1 are skipped if all sizes are multiples of [`ALIGNMENT`]; see [`Case::useful`].
     pub alignment: u64,
 }
 
@@ -198,6 +198,36 @@ fn holes(height: u64, alive: u64) -> f64 {
     Bytes(height).to_f64() / Bytes(alive.max(1)).to_f64()
 }
 
+impl Fitting {
+    /// Times a checked schedule.
+    fn new(trace: &Trace, schedule: Schedule) -> Fitting {
+        let makespan = simulate::simulate(trace, &schedule).makespan();
+        let pieces = schedule.commands.iter().filter_map(|command| moved(trace, command));
+        let moved = pieces.fold(0, |all: u64, (_, bytes)| all.saturating_add(bytes.end - bytes.start));
+        let (schedule, packings, order) = (Box::new(schedule), Vec::new(), Vec::new());
+        Fitting { schedule, makespan, moved, packings, order }
+    }
+}
+
+impl Realised {
+    /// Returns the result as an entry of the log.
+    pub fn step_result(&self) -> StepResult {
+        match self {
+            Realised::Fits(Fitting { makespan, moved, .. }) => {
+                StepResult::Planned { makespan_seconds: *makespan, moved_bytes: Bytes(*moved) }
+            }
+            Realised::Slow => StepResult::NoFaster,
+            Realised::Short(witness) => StepResult::Short { needs_bytes: witness.needs },
+        }
+    }
+}
+
+/// Returns the op of the slot that needs most, and its bytes.
+pub(crate) fn fullest(needs: &TiSlice<Slot, u64>) -> (OpId, u64) {
+    let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);
+    fullest.map_or((OpId(0), 0), |(slot, most)| (slot.op().unwrap_or(OpId(0)), *most))
+}
+
 impl Case<'_> {
     /// Returns the schedule of a set of swapped gaps, one entry of `swapped` per gap.
     pub fn realise(
@@ -206,35 +236,66 @@ impl Case<'_> {
         swapped: &TiSlice<GapId, bool>,
         attempts: &[Attempt],
     ) -> Result<Realised, PlanError> {
-        if let Some(witness) = self.overflow(gaps, swapped) {
-            return Ok(Realised::Short(witness));
+        let (op, most) = fullest(&gaps.least(swapped));
+        if most > self.pool {
+            return Ok(self.short(op, most, Shortage::Policy));
         }
         if self.is_slow(&gaps.course(swapped).0) {
             return Ok(Realised::Slow);
         }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
-        let aligned = self.sizes_are_aligned();
         // Once time is up, only the attempt most likely to fit is still made.
         let surest = attempts.iter().map(|attempt| attempt.pool).fold(1.0, f64::min);
-        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
+        for attempt in self.useful(attempts) {
             if lowest < u64::MAX && attempt.pool > surest && self.request.limits.is_expired() {
                 continue;
             }
-            let pool = Bytes(self.pool).share(attempt.pool).0.min(self.pool);
-            let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
-            let placement = gaps.placement(&windows);
-            let items = Items::new(&placement, &gaps.workspace.raw[1..]);
             // The attempt most likely to fit is the last resort.
             let work = if attempt.pool < 0.5 { self.thorough() } else { attempt.work };
-            let addresses =
-                assign(&items.items, self.pool, attempt.alignment, self.work(work), self.request.seed);
-            lowest = lowest.min(addresses.height);
-            if addresses.height <= self.pool {
-                return self.finish(&placement, &items, &addresses);
+            let attempt = Attempt { work, ..*attempt };
+            let (placement, items) = self.place(gaps, &mut clock, swapped, &attempt);
+            if let Some(found) = self.with_addresses(&attempt, &mut lowest, &placement, &items)? {
+                return Ok(found);
             }
         }
         Ok(self.without_addresses(lowest))
+    }
+
+    /// Returns the attempts that may gain something: those with 1 as alignment do not if all sizes are aligned. An item at the end
+    /// of a pool whose size is not would start at an address that no kernel takes.
+    pub fn useful<'b>(&self, attempts: &'b [Attempt]) -> impl Iterator<Item = &'b Attempt> {
+        let aligned = self.sizes_are_aligned();
+        attempts.iter().filter(move |attempt| attempt.alignment > 1 || !aligned)
+    }
+
+    /// Returns the placement of an attempt in which these gaps are swapped, with its items.
+    pub fn place(
+        &self,
+        gaps: &Gaps,
+        clock: &mut Clock,
+        swapped: &TiSlice<GapId, bool>,
+        attempt: &Attempt,
+    ) -> (Placement, Items) {
+        let pool = Bytes(self.pool).share(attempt.pool).0.min(self.pool);
+        let placement = gaps.placement(&gaps.windows(clock, swapped, pool, attempt.tighten));
+        let items = Items::new(&placement, &gaps.workspace.raw[1..]);
+        (placement, items)
+    }
+
+    /// Returns the schedule of a placement; `None` if its addresses miss the pool, of which they take at least `lowest` bytes then.
+    pub fn with_addresses(
+        &self,
+        attempt: &Attempt,
+        lowest: &mut u64,
+        placement: &Placement,
+        items: &Items,
+    ) -> Result<Option<Realised>, PlanError> {
+        let work = self.work(attempt.work);
+        let addresses = assign(&items.items, self.pool, attempt.alignment, work, self.request.seed);
+        *lowest = addresses.height.min(*lowest);
+        let fits = addresses.height <= self.pool;
+        fits.then(|| self.finish(placement, items, &addresses)).transpose()
     }
 
     /// Returns the schedule of decisions, with this much left free at each op; or the smallest pool found with this many looks,
@@ -387,6 +448,11 @@ impl Case<'_> {
     /// Returns `true` if the steps or the transfers of a course alone take longer than the case allows.
     pub fn is_slow(&self, course: &Course) -> bool {
         let computing: f64 = course.seconds.iter().sum();
+        computing.max(self.moving(course)) > self.within.0 * (1.0 + 1e-9)
+    }
+
+    /// Returns the seconds that the link is busy with the transfers of a course, in the direction that takes longer.
+    pub fn moving(&self, course: &Course) -> f64 {
         let link = &self.request.link;
         let (mut out, mut back) = (0.0, 0.0);
         for piece in &course.moves {
@@ -394,8 +460,7 @@ impl Case<'_> {
             out += if piece.offload { seconds(Stream::Offload) } else { 0.0 };
             back += seconds(Stream::Prefetch);
         }
-        let moving = if link.duplex == Duplex::Half { out + back } else { f64::max(out, back) };
-        computing.max(moving) > self.within.0 * (1.0 + 1e-9)
+        if link.duplex == Duplex::Half { out + back } else { f64::max(out, back) }
     }
 
     /// Returns this many looks, until time is up.
@@ -413,24 +478,19 @@ impl Case<'_> {
         self.thorough() + (ONLY_ADDRESSES_PER_OP * counted(self.trace.ops.len())).min(ONLY_ADDRESSES)
     }
 
-    /// Returns `true` if every size is a multiple of [`ALIGNMENT`]. Addresses without alignment gain nothing then, and an item at
-    /// the end of a pool that is no such multiple would start at an address that no kernel takes.
-    pub fn sizes_are_aligned(&self) -> bool {
+    /// Returns `true` if every size is a multiple of [`ALIGNMENT`].
+    fn sizes_are_aligned(&self) -> bool {
         let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
         let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
         all.all(|bytes| bytes.is_multiple_of(ALIGNMENT))
     }
 
-    /// Returns the op at which a set of swapped gaps leaves most in the pool, if that is too much.
-    fn overflow(&self, gaps: &Gaps, swapped: &TiSlice<GapId, bool>) -> Option<Witness> {
-        let needs = gaps.least(swapped);
-        let (slot, most) = needs.iter_enumerated().rev().max_by_key(|(_, b)| **b)?;
-        let op = OpId(slot.0.saturating_sub(1));
-        let needs = Bytes(*most) + self.trace.resident_bytes;
-        (*most > self.pool).then(|| self.witness(op, needs, Shortage::Policy))
+    /// Returns the result if an op needs this many bytes of the pool.
+    pub fn short(&self, op: OpId, bytes: u64, why: Shortage) -> Realised {
+        Realised::Short(self.witness(op, Bytes(bytes) + self.trace.resident_bytes, why))
     }
 
-    pub fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
+    fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
         let name = self.trace.ops[op.index()].name.clone();
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
     }
@@ -438,8 +498,7 @@ impl Case<'_> {
     /// Returns the result for decisions without addresses; the tightest addresses found take this many bytes of the pool.
     pub fn without_addresses(&self, height: u64) -> Realised {
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-        let needs = Bytes(height) + self.trace.resident_bytes;
-        Realised::Short(self.witness(op, needs, Shortage::Addresses))
+        self.short(op, height, Shortage::Addresses)
     }
 
     /// Returns the result for decisions that swap this much, if the host has no memory for it.
@@ -468,11 +527,7 @@ impl Case<'_> {
             return None;
         }
         let within_host = self.short_of_host(schedule.host_bytes(self.trace)).is_none();
-        let makespan = simulate::simulate(self.trace, &schedule).makespan();
-        let pieces = schedule.commands.iter().filter_map(|command| moved(self.trace, command));
-        let moved = pieces.fold(0, |all: u64, (_, bytes)| all.saturating_add(bytes.end - bytes.start));
-        let (schedule, packings, order) = (Box::new(schedule), Vec::new(), Vec::new());
-        within_host.then_some(Fitting { schedule, makespan, moved, packings, order })
+        within_host.then(|| Fitting::new(self.trace, schedule))
     }
 
     /// Lowers, checks and times a placement.
@@ -490,11 +545,8 @@ impl Case<'_> {
         if let Some(short) = self.short_of_host(schedule.host_bytes(self.trace)) {
             return Ok(short);
         }
-        let makespan = simulate::simulate(self.trace, &schedule).makespan();
-        let transfers = placement.transfers.iter().map(|t| &placement.residencies[t.residency].bytes);
-        let moved = transfers.fold(0, |moved: u64, bytes| moved.saturating_add(bytes.end - bytes.start));
+        let fitting = Fitting::new(self.trace, schedule);
         let packings = vec![(placement.clone(), items.clone())];
-        let order = addresses.order.clone();
-        Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved, packings, order }))
+        Ok(Realised::Fits(Fitting { packings, order: addresses.order.clone(), ..fitting }))
     }
 }

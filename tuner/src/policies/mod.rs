@@ -17,7 +17,7 @@ pub mod optimal;
 pub mod papers;
 mod plimsoll;
 
-use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
+use crate::bound::{lower_bound_within, offload_bound, unbeatable};
 use crate::iteration::values::Values;
 use crate::place::realise::{Case, Fitting, Realised};
 use crate::policies::papers::dqn::Control;
@@ -65,14 +65,20 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
         Policy::Memonger { .. } | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
-        _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
+        _ => offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let case = Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
-    let case = &case;
-    let realised = match policy {
-        Policy::Plimsoll => return plimsoll::decide(case),
-        Policy::Optimal => return optimal::decide(case),
-        Policy::Dqn => return papers::dqn::decide(case),
+    match policy {
+        Policy::Plimsoll => plimsoll::decide(&case),
+        Policy::Optimal => optimal::decide(&case),
+        Policy::Dqn => papers::dqn::decide(&case),
+        rule => Ok((case.outcome(realise(&case, rule)?, Status::Feasible), SearchLog::default())),
+    }
+}
+
+/// Applies the rule of a policy that does not search.
+fn realise(case: &Case<'_>, policy: Policy) -> Result<Realised, PlanError> {
+    match policy {
         Policy::Keep | Policy::Layrub(Layrub::Intra) => keep::keep(case, case.exhaustive()),
         Policy::Naive => naive::realise(case),
         Policy::Accudnn { as_printed } => accudnn::realise(case, as_printed),
@@ -87,8 +93,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
         Policy::SuperNeurons => superneurons::realise(case),
         Policy::Memonger { searched: false } => memonger::realise(case),
         Policy::Memonger { searched: true } => memonger::searched(case),
-    };
-    Ok((case.outcome(realised?, Status::Feasible), SearchLog::default()))
+        Policy::Dqn | Policy::Optimal | Policy::Plimsoll => unreachable!("{policy} searches"),
+    }
 }
 
 /// Runs a search that learns nothing, with the actions of [`Policy::Dqn`]. The request was checked, and its budget is not below

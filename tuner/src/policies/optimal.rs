@@ -43,8 +43,7 @@ mod space;
 mod tests;
 
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::Trick;
-use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status, Trick};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;

@@ -28,13 +28,13 @@ pub(super) struct Fits<'a> {
     shelf: Shelf,
     /// Number of [`ORDERS`] that were tried.
     tried: usize,
-    /// Order with the smallest excess so far, and its result.
-    order: Vec<ItemId>,
+    /// Order with the smallest excess so far, and its result; empty if there is none.
+    pub order: Vec<ItemId>,
     current: Fit,
     /// Excess above which an order is given up.
     bar: u64,
-    /// Lowest addresses of all.
-    lowest: Option<Addresses>,
+    /// Lowest addresses so far.
+    pub lowest: Option<Addresses>,
 }
 
 /// Result of an order.
@@ -67,11 +67,6 @@ impl<'a> Fits<'a> {
         if let Some(found) = known.then(|| self.fit(order, 0, effort)).flatten() {
             (self.order, self.current) = (order.to_vec(), found);
         }
-    }
-
-    /// Returns the order with the smallest excess so far; empty if there is none.
-    pub fn order(&self) -> &[ItemId] {
-        &self.order
     }
 
     /// Tries orders until one ends within the limit, the effort is spent, or there are no more.
@@ -115,11 +110,6 @@ impl<'a> Fits<'a> {
                 (self.order, self.current) = (order, found);
             }
         }
-    }
-
-    /// Returns the lowest addresses so far.
-    pub fn lowest(&self) -> Option<&Addresses> {
-        self.lowest.as_ref()
     }
 
     /// Places all items in this order, the first `known` of them as in `current`; `None` if the excess is more than `bar`, or the

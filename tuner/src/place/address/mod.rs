@@ -419,7 +419,7 @@ impl Search<'_> {
         }
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.begin(order, &mut self.effort);
-        self.offer(fits.lowest());
+        self.offer(fits.lowest.as_ref());
         if self.best.height > self.limit {
             let short = looks <= SHORT_SWEEP * counted(self.items.len());
             if !short && walks {
@@ -433,7 +433,7 @@ impl Search<'_> {
         if self.best.height == u64::MAX {
             self.walk(0);
         }
-        self.best.order = fits.order().to_vec();
+        self.best.order = fits.order;
     }
 
     fn uses(&self, trick: Trick) -> bool {
@@ -460,7 +460,7 @@ impl Search<'_> {
         }
         if self.uses(Trick::Orders) {
             fits.orders(&mut self.effort);
-            self.offer(fits.lowest());
+            self.offer(fits.lowest.as_ref());
         }
         self.sweep_at_once();
         let [climb, tastes, tree] = [Trick::Climb, Trick::Tastes, Trick::Tree].map(|trick| self.uses(trick));
@@ -473,7 +473,7 @@ impl Search<'_> {
                 let mut effort = self.effort.slice(slice);
                 fits.climb(&mut self.random, &mut effort);
                 self.effort.put_back(effort);
-                self.offer(fits.lowest());
+                self.offer(fits.lowest.as_ref());
             }
             let until = self.effort.left.saturating_sub(slice);
             while tastes && !self.ended() && self.effort.left > until {

@@ -11,14 +11,11 @@
 use super::search::{Action, Timed};
 use super::space::{Set, Space, ValueId, holds, members, only};
 use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
-use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
-use crate::place::realise::{Case, Realised};
+use crate::place::address::{Block, Item, Items};
+use crate::place::realise::{Attempt, Case, GIVEN, LIGHT, Realised};
 use crate::request::PlanError;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
-
-/// Maximum conflicts that the search for addresses looks at.
-const WORK: u64 = 1_000_000;
 
 /// Value in the pool without a break, including its in-place updates.
 #[derive(Clone, Debug)]
@@ -42,12 +39,9 @@ pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Res
         }
         let lay = Lay::new(space, &commands, &stays);
         let (placement, items) = (lay.placement(), lay.items());
-        let closer = (!case.sizes_are_aligned()).then_some(1);
-        for alignment in [ALIGNMENT].into_iter().chain(closer) {
-            let addresses = assign(&items.items, case.pool, alignment, case.work(WORK), case.request.seed);
-            lowest = lowest.min(addresses.height);
-            if addresses.height <= case.pool {
-                return case.finish(&placement, &items, &addresses);
+        for attempt in case.useful(&[GIVEN[0], Attempt { work: LIGHT, ..GIVEN[9] }]) {
+            if let Some(found) = case.with_addresses(attempt, &mut lowest, &placement, &items)? {
+                return Ok(found);
             }
         }
     }

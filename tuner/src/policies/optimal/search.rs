@@ -27,7 +27,7 @@ use super::space::{Set, Space, ValueId, Wanted, holds, members, only, set_of};
 use crate::request::{Trick, Tricks};
 use plimsoll_ir::{Bytes, OpId, define_id};
 use std::cell::Cell;
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use typed_index_collections::TiVec;
@@ -225,24 +225,8 @@ impl SearchState {
     }
 }
 
-/// State in the queue: the smallest bound first, of equal ones the most advanced.
-#[derive(Clone, PartialEq)]
-struct Entry(f64, OpId, StateId);
-
-impl Eq for Entry {}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        let of = |entry: &Entry| (entry.1, entry.2);
-        other.0.total_cmp(&self.0).then_with(|| of(self).cmp(&of(other)))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
+/// State in the queue: the smallest bound first, as the bits of a float that is not negative; of equal ones the most advanced.
+type Entry = (Reverse<u64>, OpId, StateId);
 
 /// States that wait to be expanded.
 struct Queue {
@@ -277,7 +261,11 @@ impl Queue {
 
     /// Returns the smallest bound of all that wait, and of this one.
     fn least(&self, bound: f64) -> f64 {
-        self.waiting.iter().filter_map(BinaryHeap::peek).map(|entry| entry.0).fold(bound, f64::min)
+        self.waiting
+            .iter()
+            .filter_map(BinaryHeap::peek)
+            .map(|entry| f64::from_bits(entry.0.0))
+            .fold(bound, f64::min)
     }
 }
 
@@ -304,7 +292,8 @@ pub(super) fn fastest(
     search.offer(search.root());
     let mut looked = 0;
     let mut best = None;
-    while let Some(Entry(bound, stage, at)) = search.queue.pop() {
+    while let Some((Reverse(bound), stage, at)) = search.queue.pop() {
+        let bound = f64::from_bits(bound);
         if search.states[at].dead || bound > search.within {
             continue;
         }
@@ -397,8 +386,8 @@ impl Search<'_> {
         if !self.without.contains(Trick::Dominance) && !self.is_best(&mut state) {
             return;
         }
-        let (bound, stage) = (state.bound, state.stage);
-        self.queue.push(Entry(bound, stage, self.states.push_and_get_key(state)));
+        let (bound, stage) = (Reverse(state.bound.to_bits()), state.stage);
+        self.queue.push((bound, stage, self.states.push_and_get_key(state)));
     }
 
     /// Returns `true` if no known state dominates this one. States that this one dominates become dead.

@@ -4,18 +4,20 @@
 //! A *value* is a tensor in one version; sets of values are bits of one number. A *stage* is an op of the trace together with
 //! the batch of ops that are recomputed just before it.
 //!
-//! This is computed from the trace alone, independently of the planner's code, so that a bug there shows as a difference.
+//! Values and alternatives of ops are those of the planner; everything else is computed independently of its code, so that a bug
+//! there shows as a difference.
 
+use crate::iteration::uses::Uses;
+use crate::iteration::values::alternatives;
 use crate::request::Allow;
 use plimsoll_ir::schedule::{Duplex, Link, Stream, place_on_host};
 use plimsoll_ir::trace::{Op, Phase, Trace};
-use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::BTreeSet;
-use typed_index_collections::{TiSlice, TiVec};
+use typed_index_collections::TiVec;
 
-define_id!(
-    /// Value of the space; its bit in a [`Set`].
-    ValueId, "value");
+pub(super) use crate::iteration::uses::ValueId;
+pub(super) use crate::iteration::values::OpAlternative;
 
 /// Set of values, by bit.
 pub(super) type Set = u128;
@@ -30,14 +32,6 @@ pub(super) struct Value {
     /// Seconds of its offload and of its prefetch.
     pub out: f64,
     pub back: f64,
-}
-
-/// Alternative of an op, including its usual kernel.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpAlternative {
-    pub alternative: Option<u32>,
-    pub seconds: f64,
-    pub workspace: u64,
 }
 
 /// Op of the space.
@@ -145,33 +139,31 @@ pub(super) fn holds(set: Set, value: ValueId) -> bool {
     set & only(value) != 0
 }
 
-fn alternatives(op: &Op, room: u64) -> Vec<OpAlternative> {
-    let mut alternatives =
-        vec![OpAlternative { alternative: None, seconds: op.seconds.0, workspace: op.workspace_bytes.0 }];
-    alternatives.extend((0..).zip(&op.alternatives).map(|(k, alternative)| OpAlternative {
-        alternative: Some(k),
-        seconds: alternative.seconds.0,
-        workspace: alternative.workspace_bytes.0,
-    }));
-    let leanest = alternatives.iter().map(|alternative| alternative.workspace).min().unwrap_or(0);
-    alternatives.retain(|alternative| alternative.workspace <= room.max(leanest));
-    alternatives.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
-    let mut least = u64::MAX;
-    alternatives.retain(|alternative| {
-        let leaner = alternative.workspace < least;
-        least = least.min(alternative.workspace);
-        leaner
-    });
-    alternatives
-}
-
 impl Space {
     /// Returns the space of a valid trace that is small enough.
     pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Space {
         let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
+        let uses = Uses::of(trace);
+        let values = uses.tensor.iter().zip(&uses.maker).map(|(&tensor, &maker)| {
+            let bytes = trace.tensors[tensor.index()].bytes;
+            let [out, back] = [Stream::Offload, Stream::Prefetch].map(|of| link.seconds(of, bytes).0);
+            Value { tensor, bytes: bytes.0, maker, out, back }
+        });
+        let values: TiVec<ValueId, Value> = values.collect();
+        let job = |(op, (reads, writes)): (&Op, (&Vec<ValueId>, &Vec<ValueId>))| {
+            let consumed = reads.iter().filter(|v| op.writes.contains(&uses.tensor[**v]));
+            let fresh = writes.iter().filter(|v| !op.reads.contains(&uses.tensor[**v]));
+            Job {
+                reads: set_of(reads.iter().copied()),
+                writes: set_of(writes.iter().copied()),
+                consumed: set_of(consumed.copied()),
+                fresh: fresh.map(|v| values[*v].bytes).sum(),
+                alternatives: alternatives(trace, op, Bytes(pool)),
+                again: allow.recompute && op.recomputable && op.phase != Phase::Update,
+            }
+        };
         let mut space = Space {
-            values: TiVec::new(),
-            jobs: TiVec::new(),
+            jobs: trace.ops.iter().zip(uses.reads.iter().zip(&uses.writes)).map(job).collect(),
             machine: Machine {
                 pool,
                 host: allow.host.map(|host| host.0),
@@ -179,16 +171,13 @@ impl Space {
                 half: link.duplex == Duplex::Half,
                 offload_rate: link.offload_bytes_per_second.0,
             },
-            start: 0,
+            start: set_of(values.keys().filter(|v| values[*v].maker.is_none())),
+            values,
             versions: TiVec::new(),
             stages: TiVec::new(),
             final_stage: OpId::new(update.unwrap_or(trace.ops.len()) + 1),
             press: TiVec::new(),
         };
-        let mut current: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
-        for op in &trace.ops {
-            space.add_job(trace, op, link, allow, &mut current);
-        }
         let tensor = |v: ValueId| space.values[v].tensor;
         let versions = |v: ValueId| set_of(space.values.keys().filter(|u| tensor(*u) == tensor(v)));
         space.versions = space.values.keys().map(versions).collect();
@@ -216,48 +205,6 @@ impl Space {
     pub fn offload_only(&mut self, tensors: &dyn Fn(TensorId) -> bool) {
         let these = set_of(self.values.keys().filter(|v| tensors(self.values[*v].tensor)));
         self.stages.iter_mut().for_each(|stage| stage.worthy &= these);
-    }
-
-    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<OpId>, link: &Link) -> ValueId {
-        let bytes = trace.tensors[tensor.index()].bytes;
-        let [out, back] = [Stream::Offload, Stream::Prefetch].map(|stream| link.seconds(stream, bytes).0);
-        self.values.push_and_get_key(Value { tensor, bytes: bytes.0, maker, out, back })
-    }
-
-    fn add_job(
-        &mut self,
-        trace: &Trace,
-        op: &Op,
-        link: &Link,
-        allow: Allow,
-        current: &mut TiSlice<TensorId, Option<ValueId>>,
-    ) {
-        let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
-        let i = self.jobs.next_key();
-        let mut job = Job {
-            reads: 0,
-            writes: 0,
-            consumed: 0,
-            fresh: 0,
-            alternatives: alternatives(op, self.machine.pool.saturating_sub(trace.touched_bytes(op).0)),
-            again: allow.recompute && op.recomputable && op.phase != Phase::Update,
-        };
-        for t in op.reads.iter().filter(sized) {
-            let value = *current[*t].get_or_insert_with(|| {
-                let value = self.add(trace, *t, None, link);
-                self.start |= only(value);
-                value
-            });
-            job.reads |= only(value);
-            job.consumed |= if op.writes.contains(t) { only(value) } else { 0 };
-        }
-        for t in op.writes.iter().filter(sized) {
-            let value = self.add(trace, *t, Some(i), link);
-            job.writes |= only(value);
-            current[*t] = Some(value);
-            job.fresh += if op.reads.contains(t) { 0 } else { self.values[value].bytes };
-        }
-        self.jobs.push(job);
     }
 
     fn add_stages(&mut self) {

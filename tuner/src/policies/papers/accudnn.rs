@@ -35,6 +35,7 @@
 
 mod printed;
 
+use super::chain::ended;
 use super::naive::feature_maps;
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
 use crate::decide::placement::{Opens, Slot};
@@ -88,11 +89,7 @@ impl Verdict {
 
 /// Returns the time at which each op can start if these gaps are swapped: Algorithm 1, repaired.
 fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) -> TiVec<OpId, f64> {
-    // By slot: time at which its op ends if nothing stalls.
-    let mut ended: TiVec<Slot, f64> = TiVec::with_capacity(gaps.seconds.len());
-    for seconds in &gaps.seconds {
-        ended.push(ended.last().map_or(0.0, |last| last + seconds));
-    }
+    let ended = ended(gaps);
     let hosted = hosted(gaps, link, swapped, &ended);
     let mut allocated = gaps.workspace.clone();
     let mut released: Vec<(f64, u64)> =

@@ -15,7 +15,7 @@
 //!
 //! When time is up, each returns the best so far.
 
-use super::chain::{Stage, chain};
+use super::chain::{Stage, chain, ended};
 use super::stages::{Fixed, needs, windows};
 use crate::decide::gaps::{GapId, Gaps};
 use crate::decide::placement::{Slot, Window};
@@ -38,7 +38,7 @@ fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
 pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
     let (gaps, stages) = prepare(case);
     let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
-    let ratio = |i: &usize| stages[*i].forward_seconds / Bytes(stages[*i].bytes).to_f64();
+    let ratio = |i: &usize| stages[*i].forward.seconds / Bytes(stages[*i].bytes).to_f64();
     order.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
     let thresholds = order.len().min(THRESHOLDS);
     // From the lowest threshold on: the first set is the one that fits if any does.
@@ -98,15 +98,18 @@ fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool
 
 /// Returns the four scores of every stage, each between 0 and 1.
 fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
-    // By slot, and once more for the end: seconds of all slots before it.
-    let mut begun: TiVec<Slot, f64> = vec![0.0].into();
-    let mut sum = 0.0;
-    for seconds in &gaps.seconds {
-        sum += seconds;
-        begun.push(sum);
-    }
+    // By slot, and once more for the end: sum of all slots before it.
+    let sums = |of_slots: &mut dyn Iterator<Item = f64>| -> TiVec<Slot, f64> {
+        let mut sum = 0.0;
+        let more = of_slots.map(|of_slot| {
+            sum += of_slot;
+            sum
+        });
+        std::iter::once(0.0).chain(more).collect()
+    };
+    let begun = sums(&mut gaps.seconds.iter().copied());
     // Slots between the two parts of a stage.
-    let between = |stage: &Stage| stage.forward_slots.end..stage.backward_slots.start.max(Slot(1));
+    let between = |stage: &Stage| stage.forward.slots.end..stage.backward.slots.start.max(Slot(1));
     let absent = |stage: &Stage| {
         let Range { start, end } = between(stage);
         let moving = |stream| case.request.link.seconds(stream, Bytes(stage.bytes)).0;
@@ -116,12 +119,8 @@ fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     let area: Vec<f64> = stages.iter().zip(&duration).map(|(s, d)| Bytes(s.bytes).to_f64() * d).collect();
     let mut load = gaps.base.clone();
     let weighted = |load: &TiSlice<Slot, u64>| -> Vec<f64> {
-        let mut sums: TiVec<Slot, f64> = vec![0.0].into();
-        let mut sum = 0.0;
-        for (seconds, bytes) in gaps.seconds.iter().zip(load) {
-            sum += seconds * Bytes(bytes.saturating_sub(case.pool)).to_f64();
-            sums.push(sum);
-        }
+        let beyond = |bytes: &u64| Bytes(bytes.saturating_sub(case.pool)).to_f64();
+        let sums = sums(&mut gaps.seconds.iter().zip(load).map(|(seconds, bytes)| seconds * beyond(bytes)));
         let over = |stage: &Stage| {
             let Range { start, end } = between(stage);
             sums[end.max(start)] - sums[start]
@@ -192,15 +191,12 @@ fn ahead_of_use(
     stages: &[Stage],
     ahead: usize,
 ) -> TiVec<GapId, Option<Fixed>> {
-    let mut ended: TiVec<Slot, f64> = TiVec::with_capacity(gaps.seconds.len());
-    for seconds in &gaps.seconds {
-        ended.push(ended.last().copied().unwrap_or_default() + seconds);
-    }
+    let ended = ended(gaps);
     let mut link = 0.0f64;
     let mut fixed: TiVec<GapId, Option<Fixed>> = vec![None; gaps.gaps.len()].into();
     for (i, stage) in offloaded.iter().enumerate() {
         // First backward op of the stage this many stages above; above all stages, the start of the backward pass.
-        let mut above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| &s.backward_slots);
+        let mut above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| &s.backward.slots);
         let trigger = above.find(|slots| !slots.is_empty()).map(|slots| slots.start);
         for &g in &stage.gaps {
             let gap = &gaps.gaps[g];

@@ -29,48 +29,34 @@ pub(crate) struct Stage {
     pub gaps: Vec<GapId>,
     /// |x_i| in bytes.
     pub bytes: u64,
-    /// u_F and u_B in seconds.
-    pub forward_seconds: f64,
-    pub backward_seconds: f64,
-    /// Most bytes that the pool holds during F_i and B_i when nothing is offloaded (m_F and m_B of §3.2).
-    pub forward_bytes: u64,
-    pub backward_bytes: u64,
-    /// Slots of F_i and B_i; empty if there are none.
-    pub forward_slots: Range<Slot>,
-    pub backward_slots: Range<Slot>,
+    /// F_i and B_i.
+    pub forward: Part,
+    pub backward: Part,
+}
+
+/// Ops of a stage in one direction.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// u_F or u_B.
+    pub seconds: f64,
+    /// Most bytes that the pool holds during it when nothing is offloaded (m_F or m_B of §3.2).
+    pub bytes: u64,
+    /// Its slots; empty if there are none.
+    pub slots: Range<Slot>,
+}
+
+impl Part {
+    const NONE: Part = Part { seconds: 0.0, bytes: 0, slots: Slot::START..Slot::START };
+
+    fn add(&mut self, gaps: &Gaps, slot: Slot) {
+        self.seconds += gaps.seconds[slot];
+        self.bytes = self.bytes.max(gaps.base[slot]);
+        self.slots = if self.slots.is_empty() { slot } else { self.slots.start }..slot.next();
+    }
 }
 
 impl Stage {
-    fn empty() -> Stage {
-        let none = Slot::START..Slot::START;
-        Stage {
-            gaps: Vec::new(),
-            bytes: 0,
-            forward_seconds: 0.0,
-            backward_seconds: 0.0,
-            forward_bytes: 0,
-            backward_bytes: 0,
-            forward_slots: none.clone(),
-            backward_slots: none,
-        }
-    }
-
-    fn forward(&mut self, gaps: &Gaps, slot: Slot) {
-        self.forward_seconds += gaps.seconds[slot];
-        self.forward_bytes = self.forward_bytes.max(gaps.base[slot]);
-        grow(&mut self.forward_slots, slot);
-    }
-
-    fn backward(&mut self, gaps: &Gaps, slot: Slot) {
-        self.backward_seconds += gaps.seconds[slot];
-        self.backward_bytes = self.backward_bytes.max(gaps.base[slot]);
-        grow(&mut self.backward_slots, slot);
-    }
-}
-
-/// Extends a range by a slot at its end.
-fn grow(slots: &mut Range<Slot>, slot: Slot) {
-    *slots = if slots.is_empty() { slot } else { slots.start }..slot.next();
+    const EMPTY: Stage = Stage { gaps: Vec::new(), bytes: 0, forward: Part::NONE, backward: Part::NONE };
 }
 
 /// Returns the chain of a trace: its stages in the order of the forward pass. Empty for a trace without forward ops.
@@ -82,13 +68,13 @@ pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
     let cuts = cuts(trace, forward);
     // By slot of the forward pass: its stage. The start belongs to the first.
     let mut stage_of: TiVec<Slot, usize> = vec![0].into();
-    let mut stages = vec![Stage::empty()];
+    let mut stages = vec![Stage::EMPTY];
     for slot in Slot::each(Slot(1)..forward.next()) {
         let at = stages.len() - 1;
         stage_of.push(at);
-        stages[at].forward(gaps, slot);
+        stages[at].forward.add(gaps, slot);
         if cuts[slot] && slot < forward {
-            stages.push(Stage::empty());
+            stages.push(Stage::EMPTY);
         }
     }
     let mut first_used: TiVec<Slot, Option<usize>> = vec![None; gaps.base.len()].into();
@@ -105,7 +91,7 @@ pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
     let mut at = stages.len() - 1;
     for slot in Slot::each(forward.next()..first_used.next_key()) {
         at = first_used[slot].map_or(at, |stage| at.min(stage));
-        stages[at].backward(gaps, slot);
+        stages[at].backward.add(gaps, slot);
     }
     stages
 }
@@ -143,6 +129,16 @@ fn cuts(trace: &Trace, forward: Slot) -> TiVec<Slot, bool> {
     sums.into_iter().map(equal).collect()
 }
 
+/// By slot: time at which its op ends if nothing stalls.
+pub(crate) fn ended(gaps: &Gaps) -> TiVec<Slot, f64> {
+    let mut sum = 0.0;
+    let end = |seconds: &f64| {
+        sum += seconds;
+        sum
+    };
+    gaps.seconds.iter().map(end).collect()
+}
+
 /// By gap: `true` if it belongs to one of these stages.
 pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> TiVec<GapId, bool> {
     let mut swapped = gaps.none();
@@ -161,23 +157,21 @@ impl Case<'_> {
         stages: &[Stage],
         sets: impl IntoIterator<Item = Vec<bool>>,
     ) -> Result<Realised, PlanError> {
-        type Costly = (u64, Seconds, u64, Vec<bool>);
         let mut clock = Clock::new(&self.request.link);
-        let order = |a: &Costly, b: &Costly| {
-            a.0.cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)).then(a.2.cmp(&b.2)).then_with(|| a.3.cmp(&b.3))
-        };
-        let mut costs: Vec<Costly> = Vec::with_capacity(TRIED + 1);
+        let mut costs: Vec<(u64, Seconds, u64, Vec<bool>)> = Vec::new();
         for set in sets {
             let cost = clock.evaluate(&gaps.course(&swapped(gaps, stages, &set)).0, self.pool);
-            let cost = (cost.overflow, Seconds(cost.seconds), cost.moved, set);
-            if let Err(at) = costs.binary_search_by(|other| order(other, &cost)) {
-                costs.insert(at, cost);
-                costs.truncate(TRIED);
-            }
+            costs.push((cost.overflow, Seconds(cost.seconds), cost.moved, set));
             if self.request.limits.is_expired() {
                 break;
             }
         }
+        costs.sort_by(|(overflow, seconds, moved, set), other| {
+            let slower = seconds.0.total_cmp(&other.1.0);
+            overflow.cmp(&other.0).then(slower).then_with(|| (moved, set).cmp(&(&other.2, &other.3)))
+        });
+        costs.dedup();
+        costs.truncate(TRIED);
         let mut nearest: Option<Realised> = None;
         for (_, _, _, set) in &costs {
             let found = self.realise(gaps, &swapped(gaps, stages, set), &GIVEN)?;

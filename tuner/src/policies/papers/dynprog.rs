@@ -135,14 +135,13 @@ struct ChainState {
     waiting: [i64; 2],
     /// Seconds of stall.
     idle: f64,
-    /// Previous state, and `true` if the stage between was offloaded.
-    from: StateId,
-    offloaded: bool,
+    step: Step,
 }
 
 /// Origin of a state, which is all that is stored of the states of earlier stages.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Step {
+    /// Previous state, and `true` if the stage between was offloaded.
     from: StateId,
     offloaded: bool,
 }
@@ -153,20 +152,21 @@ impl Program {
         let mut needs = [Vec::new(), Vec::new()];
         for (stage, x) in stages.iter().zip(x) {
             sum += stage.bytes;
-            for (needs, most) in needs.iter_mut().zip([stage.forward_bytes, stage.backward_bytes]) {
+            for (needs, most) in needs.iter_mut().zip([stage.forward.bytes, stage.backward.bytes]) {
                 needs.push(x + whole(((Bytes(most).to_f64() - Bytes(sum).to_f64()) / unit).ceil()));
             }
         }
         // Amounts above everything count as everything: sums stay within 64 bits.
-        let forward = stages.iter().map(|stage| (stage.forward_seconds * rates[0] / unit).min(MOVES));
-        let backward = stages.iter().map(|stage| (stage.backward_seconds * rates[1] / unit).min(MOVES));
+        let forward = stages.iter().map(|stage| (stage.forward.seconds * rates[0] / unit).min(MOVES));
+        let backward = stages.iter().map(|stage| (stage.backward.seconds * rates[1] / unit).min(MOVES));
         let moves = [differences(forward, f64::floor), differences(backward, f64::floor)];
         Program { x: x.to_vec(), needs, moves, seconds: rates.map(|rate| unit / rate) }
     }
 
     /// Algorithm 1. `None` if nothing fits, or if time is up.
     fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
-        let first = ChainState { kept: 0, waiting: [0, 0], idle: 0.0, from: StateId(0), offloaded: false };
+        let step = Step { from: StateId(0), offloaded: false };
+        let first = ChainState { kept: 0, waiting: [0, 0], idle: 0.0, step };
         let mut states: TiVec<StateId, ChainState> = vec![first].into();
         let mut steps: Vec<TiVec<StateId, Step>> = Vec::with_capacity(self.x.len());
         for i in 0..self.x.len() {
@@ -184,9 +184,7 @@ impl Program {
                 }
             }
             states = fronts.concat().into();
-            steps.push(
-                states.iter().map(|state| Step { from: state.from, offloaded: state.offloaded }).collect(),
-            );
+            steps.push(states.iter().map(|state| state.step).collect());
         }
         let total = |state: &ChainState| state.idle + self.between(state);
         let order = |a: &StateId, b: &StateId| {
@@ -217,9 +215,11 @@ impl Program {
         let [out, into] = state.waiting;
         // x_i can leave while F_i runs, but not come while B_i does.
         let waiting = [out.max(0) + self.x[i] - passed[0], self.x[i] + (into - passed[1]).max(0)];
-        let offloaded = ChainState { kept: state.kept, waiting, idle, from, offloaded: true };
+        let step = Step { from, offloaded: true };
+        let offloaded = ChainState { kept: state.kept, waiting, idle, step };
         let waiting = [out - passed[0], into - passed[1]];
-        Some([offloaded, ChainState { kept: state.kept + self.x[i], waiting, idle, from, offloaded: false }])
+        let step = Step { from, offloaded: false };
+        Some([offloaded, ChainState { kept: state.kept + self.x[i], waiting, idle, step }])
     }
 
     /// Equations (9) and (10): the stall between the phases, in seconds.

@@ -42,9 +42,7 @@ fn fixed(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, Option<Fixed>> {
         let user = stages.of_slot[gap.before];
         let during = &stages.stages[stages.of_slot[gap.after.max(Slot(1))]];
         let earlier = &stages.stages[user.previous()?];
-        let window = leaves_during(during, gap, earlier.slots.start)?;
-        let prefetched_by = Some(stages.stages[user].slots.start.max(window.returns));
-        Some(Fixed { window, offloaded_by: Some(window.leaves), prefetched_by })
+        leaves_during(during, gap, earlier.slots.start, stages.stages[user].slots.start)
     };
     gaps.gaps.iter_enumerated().map(window).collect()
 }

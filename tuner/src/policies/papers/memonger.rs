@@ -106,7 +106,7 @@ impl<'a> Layers<'a> {
         let last = segment_of.last().copied().unwrap_or(0);
         let mut by_op = Vec::new();
         for (stage, segment) in stages.iter().zip(segment_of) {
-            by_op.extend(Slot::each(stage.forward_slots.clone()).map(|_| *segment));
+            by_op.extend(Slot::each(stage.forward.slots.clone()).map(|_| *segment));
         }
         let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
         for (made, segment) in uses.writes.iter().zip(&by_op) {

@@ -10,8 +10,7 @@ use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
 use crate::iteration::uses::{Uses, ValueId};
-use crate::place::address::{Addresses, Items, assign};
-use crate::place::realise::{Attempt, Case, Realised};
+use crate::place::realise::{Attempt, Case, Realised, fullest};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
@@ -178,40 +177,24 @@ impl Case<'_> {
     ) -> Result<Realised, PlanError> {
         let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn);
         let swapped = if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { gaps.none() };
-        let needs = gaps.least(&swapped);
-        let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);
-        let most = fullest.map_or(0, |(_, most)| *most);
-        let op = unrolled.ops[fullest.and_then(|(slot, _)| slot.op()).map_or(0, OpId::index)];
-        let short = |bytes: u64, why| {
-            Ok(Realised::Short(self.witness(op, Bytes(bytes) + self.trace.resident_bytes, why)))
-        };
+        let (op, most) = fullest(&gaps.least(&swapped));
+        let op = unrolled.ops[op.index()];
         if most > self.pool {
-            return short(most, Shortage::Policy);
+            return Ok(self.short(op, most, Shortage::Policy));
         }
         if self.is_slow(&gaps.course(&swapped).0) {
             return Ok(Realised::Slow);
         }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
-        let aligned = self.sizes_are_aligned();
-        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
-            let pool = Bytes(self.pool).share(attempt.pool).0;
-            let mut placement = gaps.placement(&gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
+        for attempt in self.useful(attempts) {
+            let (mut placement, items) = self.place(&gaps, &mut clock, &swapped, attempt);
             unrolled.rename(&mut placement);
-            let items = Items::new(&placement, &gaps.workspace.raw[1..]);
-            let addresses: Addresses = assign(
-                &items.items,
-                self.pool,
-                attempt.alignment,
-                self.work(attempt.work),
-                self.request.seed,
-            );
-            lowest = lowest.min(addresses.height);
-            if addresses.height <= self.pool {
-                return self.finish(&placement, &items, &addresses);
+            if let Some(found) = self.with_addresses(attempt, &mut lowest, &placement, &items)? {
+                return Ok(found);
             }
         }
-        short(lowest, Shortage::Addresses)
+        Ok(self.short(op, lowest, Shortage::Addresses))
     }
 }
 

@@ -14,11 +14,11 @@ use crate::decide::placement::{
     Barrier, Direction, Placement, ResidencyId, Slot, Transfer, TransferId, Window,
 };
 use crate::levels::Levels;
-use crate::place::address::{ALIGNMENT, Items, assign};
-use crate::place::realise::{Case, LIGHT, Realised};
+use crate::place::address::Items;
+use crate::place::realise::{Attempt, Case, GIVEN, Realised, fullest};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
-use plimsoll_ir::{Bytes, OpId, define_id};
+use plimsoll_ir::{OpId, define_id};
 use std::collections::HashMap;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
@@ -119,12 +119,9 @@ impl Case<'_> {
         fixed: &TiSlice<GapId, Option<Fixed>>,
     ) -> Result<Realised, PlanError> {
         let windows = windows(fixed);
-        let needs = needs(gaps, &windows);
-        let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);
-        let op = fullest.and_then(|(slot, _)| slot.op()).unwrap_or(OpId(0));
-        if let Some((_, most)) = fullest.filter(|(_, most)| **most > self.pool) {
-            let needs = Bytes(*most) + self.trace.resident_bytes;
-            return Ok(Realised::Short(self.witness(op, needs, Shortage::Policy)));
+        let (op, most) = fullest(&needs(gaps, &windows));
+        if most > self.pool {
+            return Ok(self.short(op, most, Shortage::Policy));
         }
         let swapped: TiVec<GapId, bool> = fixed.iter().map(Option::is_some).collect();
         if self.is_slow(&gaps.course(&swapped).0) {
@@ -133,18 +130,14 @@ impl Case<'_> {
         let mut placement = gaps.placement(&windows);
         placement.barriers = barriers(gaps, fixed, &placement);
         let items = Items::new(&placement, &gaps.workspace.raw[1..]);
+        let [thorough, closer] = [GIVEN[0], GIVEN[9]].map(|a| Attempt { work: self.thorough(), ..a });
         let mut lowest = u64::MAX;
-        let closer = (!self.sizes_are_aligned()).then_some((1, self.thorough()));
-        for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, self.thorough())].into_iter().chain(closer)
-        {
-            let addresses = assign(&items.items, self.pool, alignment, self.work(work), self.request.seed);
-            lowest = lowest.min(addresses.height);
-            if addresses.height <= self.pool {
-                return self.finish(&placement, &items, &addresses);
+        for attempt in self.useful(&[GIVEN[0], thorough, closer]) {
+            if let Some(found) = self.with_addresses(attempt, &mut lowest, &placement, &items)? {
+                return Ok(found);
             }
         }
-        let needs = Bytes(lowest) + self.trace.resident_bytes;
-        Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+        Ok(self.short(op, lowest, Shortage::Addresses))
     }
 }
 
@@ -182,11 +175,13 @@ fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Plac
     placement.transfers.iter_enumerated().map(barrier).collect()
 }
 
-/// Returns the window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`;
-/// `None` if nothing lies between.
-pub(crate) fn leaves_during(stage: &Stage, gap: &Gap, returns: Slot) -> Option<Window> {
+/// Returns the window of a gap that leaves while one stage runs, from its start and done at its end, and returns at `returns`, for
+/// which the step of the slot `by` waits; `None` if nothing lies between.
+pub(crate) fn leaves_during(stage: &Stage, gap: &Gap, returns: Slot, by: Slot) -> Option<Fixed> {
     let leaves = stage.slots.end.max(gap.after.next());
     let offload = Some(stage.slots.start.max(gap.writer.next()));
     let returns = returns.max(leaves);
-    (leaves < gap.before && returns <= gap.before).then_some(Window { leaves, returns, offload })
+    let window = Window { leaves, returns, offload };
+    let fixed = Fixed { window, offloaded_by: Some(leaves), prefetched_by: Some(by.max(returns)) };
+    (leaves < gap.before && returns <= gap.before).then_some(fixed)
 }

@@ -133,12 +133,9 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed
     let mut prefetched = vec![false; layers];
     let mut candidates = Candidates::new(&stages, &away);
     let mut fixed: TiVec<GapId, Option<Fixed>> = vec![None; gaps.gaps.len()].into();
-    let fetch = |g: GapId, returns: Slot, by_slot: Slot, fixed: &mut TiVec<GapId, Option<Fixed>>| {
-        let stage = stages.forward(by[g].expect("a gap that is away"));
-        fixed[g] = leaves_during(stage, &gaps.gaps[g], returns).map(|window| {
-            let prefetched_by = Some(by_slot.max(window.returns));
-            Fixed { window, offloaded_by: Some(window.leaves), prefetched_by }
-        });
+    let mut fetch = |layer: usize, returns: Slot, by: Slot| {
+        let stage = stages.forward(layer);
+        away[layer].iter().for_each(|g| fixed[*g] = leaves_during(stage, &gaps.gaps[*g], returns, by));
     };
     for (at, stage) in stages.stages.iter_enumerated().skip(layers) {
         let here = stage.slots.start;
@@ -148,13 +145,13 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed
                 // On demand, together with all other gaps of its layer.
                 prefetched[layer] = true;
                 candidates.remove(layer);
-                away[layer].iter().for_each(|g| fetch(*g, here, here, &mut fixed));
+                fetch(layer, here, here);
             }
         }
         if let Some(layer) = candidates.find(stage.layer) {
             prefetched[layer] = true;
             candidates.remove(layer);
-            away[layer].iter().for_each(|g| fetch(*g, here, stage.slots.end, &mut fixed));
+            fetch(layer, here, stage.slots.end);
         }
     }
     fixed

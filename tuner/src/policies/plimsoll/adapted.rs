@@ -45,7 +45,7 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
     let mut candidates = Candidates::new(case);
     candidates.add_all("the earlier schedule", case.valid(earlier.schedule()));
     if !candidates.settled()
-        && let Some(Placed { fitting, from }) = first::mended(case, &values, decisions)?
+        && let Some(Placed { fitting, from }) = first::plan(case, &values, Some(decisions))?
     {
         candidates.offer("mended", Realised::Fits(fitting));
         if !candidates.is_late(case) && candidates.fastest() > case.bound.0 * (1.0 + CLOSE) {

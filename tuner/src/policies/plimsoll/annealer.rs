@@ -107,7 +107,7 @@ impl<'a> Annealer<'a> {
                     best = (rank, Found { decisions: current.clone(), judged });
                 }
             } else {
-                changes.iter().rev().for_each(|change| change.undo(&mut current));
+                changes.iter().rev().for_each(|change| _ = change.make(&mut current));
             }
         }
         best.1

@@ -8,16 +8,16 @@
 //! This file deliberately does not end the simple policies when time is up, if they are needed.
 
 use super::judge::Found;
-use super::{ACCUDNN, AUTOSWAP, Asked, GREEDY, MEMONGER, SAME};
+use super::{ACCUDNN, MEMONGER, SAME};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
-use crate::request::{Limits, PlanError, PlanRequest};
+use crate::request::{Limits, PlanError, PlanRequest, Policy};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
 /// Policies that plan first, if bytes may move; the best on average first, which often makes the others unnecessary.
-const SIMPLE: [Asked; 3] = [AUTOSWAP, GREEDY, ACCUDNN];
+const SIMPLE: [Policy; 3] = [Policy::AutoSwap, Policy::Greedy, ACCUDNN];
 
 /// Number of seeds that are tried as they are. If they have no addresses, a search follows, with a part of the evaluations and a
 /// part of the pool left free at every op; if that finds none, with the next part.
@@ -47,16 +47,16 @@ impl Early {
     pub fn new(case: &Case<'_>, first: Vec<Fitting>) -> Result<Early, PlanError> {
         let request = &unhurried(case);
         let allow = request.allow;
-        let policies: &[Asked] = match () {
+        let policies: &[Policy] = match () {
             () if !first.is_empty() => &[],
             () if allow.swap => &SIMPLE,
             () if allow.recompute => &[MEMONGER],
             () => &[],
         };
         let mut early = Early { found: first, ..Early::default() };
-        for (_, realise) in policies {
+        for &policy in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
-            if let Realised::Fits(fitting) = realise(&Case { within, request, ..*case })? {
+            if let Realised::Fits(fitting) = super::realise(&Case { within, request, ..*case }, policy)? {
                 early.found.push(fitting);
             }
         }

@@ -4,12 +4,12 @@
 //! This file handles the end of time: [`Candidates::is_late`] then admits the plans that were made in case of it, no further
 //! policy runs once there is any plan, and the chosen plan is not settled.
 
-use super::{Asked, HAIR, SAME};
+use super::{HAIR, SAME};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::{PlanError, PlanRequest, Shortage, Status, Trick, Witness};
-use plimsoll_ir::search_log::{SearchLog, StepResult};
+use crate::request::{PlanError, PlanRequest, Policy, Shortage, Status, Trick, Witness};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Plans so far; if there is none, the smallest witness that nothing fits.
@@ -34,11 +34,6 @@ pub(super) struct Chosen {
     /// [`Status::OutOfTime`] if time was up before the end.
     pub status: Status,
     pub log: SearchLog,
-}
-
-/// Returns a plan's entry in the log.
-fn planned(fitting: &Fitting) -> StepResult {
-    StepResult::Planned { makespan_seconds: fitting.makespan, moved_bytes: Bytes(fitting.moved) }
 }
 
 impl Candidates {
@@ -66,12 +61,7 @@ impl Candidates {
 
     /// Adds the result of decisions with these predicted seconds, before they had addresses.
     pub fn offer_decided(&mut self, tried: impl Into<String>, decided: Option<Seconds>, realised: Realised) {
-        let result = match &realised {
-            Realised::Fits(fitting) => planned(fitting),
-            Realised::Slow => StepResult::NoFaster,
-            Realised::Short(short) => StepResult::Short { needs_bytes: short.needs },
-        };
-        self.log.add(tried, decided, result);
+        self.log.add(tried, decided, realised.step_result());
         match realised {
             Realised::Fits(fitting) => self.found.push(fitting),
             Realised::Slow => {}
@@ -100,14 +90,14 @@ impl Candidates {
     }
 
     /// Offers the plans of these policies, until nothing can be better or time is up.
-    pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Asked]) -> Result<(), PlanError> {
-        for (policy, realise) in policies {
+    pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Policy]) -> Result<(), PlanError> {
+        for &policy in policies {
             let late = self.is_late(case);
             if self.settled() || (late && !self.found.is_empty()) {
                 break;
             }
             let within = Seconds(self.fastest() * (1.0 + SAME));
-            let realised = realise(&Case { within, ..*case })?;
+            let realised = super::realise(&Case { within, ..*case }, policy)?;
             self.offer(format!("policy {policy}"), realised);
         }
         Ok(())
@@ -145,12 +135,14 @@ impl Candidates {
     pub fn choose(mut self, case: &Case<'_>) -> Result<Chosen, PlanError> {
         let realised = match (self.best(), self.short) {
             (Some(at), _) => {
-                let mut best = self.found.swap_remove(at);
-                if !self.late && case.request.uses(Trick::Settle) {
-                    best = case.settle(best)?;
-                    self.log.add("settled", None, planned(&best));
+                let best = self.found.swap_remove(at);
+                if self.late || !case.request.uses(Trick::Settle) {
+                    Realised::Fits(best)
+                } else {
+                    let settled = Realised::Fits(case.settle(best)?);
+                    self.log.add("settled", None, settled.step_result());
+                    settled
                 }
-                Realised::Fits(best)
             }
             // A shortage of some decisions does not prove a shortage of all.
             (None, Some(short)) if short.why == Shortage::Policy => {

@@ -14,8 +14,7 @@ use super::glances::{Glances, SMALL, alone};
 use super::{SAME, plan, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
-use crate::request::Trick;
-use crate::request::{Allow, PlanError, PlanRequest};
+use crate::request::{Allow, PlanError, PlanRequest, Trick};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Number of shares into which the memory between floor and peak is divided; those below the budget are searched.
@@ -26,26 +25,11 @@ const SHARES: u64 = 8;
 const STATES: u64 = 400_000;
 const STATES_OF_LESS: u64 = 20_000;
 
-/// Means of a search, and its pool in bytes.
-struct Fewer {
-    allow: Allow,
-    pool: u64,
-}
-
-/// Result of a complete search.
-enum Searched {
-    /// No plan of whole tensors is faster.
-    Complete,
-    /// Not all plans of whole tensors were examined.
-    InPart,
-    /// The fastest examined plan has no addresses.
-    Unplaced,
-}
-
-/// Returns swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
-fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
+/// Returns swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first: the means of a
+/// search, and its pool in bytes.
+fn all_fewer(case: &Case<'_>) -> Vec<(Allow, u64)> {
     let (allow, pool) = (case.request.allow, case.pool);
-    let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
+    let mut all: Vec<(Allow, u64)> = alone(allow).map(|allow| (allow, pool)).collect();
     let memory = case.trace.memory();
     if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
         && case.trace.ops.len() <= SMALL
@@ -53,7 +37,7 @@ fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
         let resident = case.trace.resident_bytes;
         let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
         let less = (0..SHARES).rev().map(share).filter(|less| *less < pool);
-        all.extend(less.map(|pool| Fewer { allow, pool }));
+        all.extend(less.map(|pool| (allow, pool)));
     }
     all
 }
@@ -75,17 +59,10 @@ pub(super) fn offer(
 ) -> Result<(), PlanError> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
-    // Decisions without addresses in all of the memory may have them with less.
-    let less = match case.request.uses(Trick::Exact).then(|| search_completely(case, STATES, candidates)) {
-        None => None,
-        Some(searched) => match searched? {
-            Some(Searched::Unplaced) => Some(STATES),
-            Some(Searched::Complete) => None,
-            Some(Searched::InPart) | None => Some(STATES_OF_LESS),
-        },
-    };
+    let exact = case.request.uses(Trick::Exact);
+    let less = if exact { search_completely(case, STATES, candidates)? } else { None };
     let small = trace.ops.len() <= SMALL;
-    for Fewer { allow, pool } in all_fewer(case) {
+    for (allow, pool) in all_fewer(case) {
         if limits.is_expired() || candidates.settled() || !case.request.uses(Trick::Fewer) {
             break;
         }
@@ -115,26 +92,25 @@ pub(super) fn offer(
     Ok(())
 }
 
-/// Examines at most this many states, and offers the result. `None` if nothing is searched.
+/// Examines at most this many states, and offers the result. Returns the number of states for a search with less memory: many if
+/// the fastest plan of whole tensors has no addresses in all of the memory, where others may have them with less; `None` if no plan
+/// of whole tensors is faster.
 fn search_completely(
     case: &Case<'_>,
     states: u64,
     candidates: &mut Candidates,
-) -> Result<Option<Searched>, PlanError> {
+) -> Result<Option<u64>, PlanError> {
     if case.request.limits.is_expired() || candidates.settled() {
-        return Ok(None);
+        return Ok(Some(STATES_OF_LESS));
     }
     let states = case.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
     let known = candidates.best().map(|at| &*candidates.found[at].schedule);
     let faster = optimal::faster(&Case { within, ..*case }, known, states)?;
-    let Some(Faster { fitting, complete, unplaced }) = faster else { return Ok(None) };
+    let Some(Faster { fitting, complete, unplaced }) = faster else { return Ok(Some(STATES_OF_LESS)) };
     candidates.add_all("complete search", fitting);
-    Ok(Some(match (complete, unplaced) {
-        (_, true) => Searched::Unplaced,
-        (true, false) => Searched::Complete,
-        (false, false) => Searched::InPart,
-    }))
+    let less = if unplaced { STATES } else { STATES_OF_LESS };
+    Ok(Some(less).filter(|_| unplaced || !complete))
 }
 
 /// Searches as if nothing had been found, because earlier results would steer this search away from its own.

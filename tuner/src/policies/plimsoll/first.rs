@@ -25,13 +25,13 @@ use super::host::Host;
 use super::problem::Problem;
 use super::seeds::{cut_chains, swap_all};
 use crate::decide::walk::{Iteration, Limit, Walk};
-use crate::decide::windows::{Clock, Cost};
+use crate::decide::windows::Clock;
 use crate::iteration::values::{Choice, Decisions, Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::range_max::RangeMax;
 use crate::request::PlanError;
-use plimsoll_ir::schedule::{Duplex, Stream};
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::{Bytes, BytesPerSecond, OpId, Seconds};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -82,15 +82,6 @@ const LOOKS_PER_OP: u64 = 150;
 /// Factor on the looks for the decisions most likely to fit.
 const SUREST: u64 = 10;
 
-/// Returns the first complete plan; `None` if this pass finds none.
-///
-/// # Errors
-///
-/// Errors of an invalid schedule, which are bugs in this crate.
-pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
-    Ok(placed(case, values, None)?.map(|placed| placed.fitting))
-}
-
 /// Starting point of a further search: decisions that have addresses, and the way these were found.
 pub(super) struct GoOn {
     pub decisions: Decisions,
@@ -106,21 +97,16 @@ pub(super) struct Placed {
     pub from: GoOn,
 }
 
-/// Returns a complete plan from decisions that were made for something else; `None` if this pass finds none.
+/// Returns the first complete plan, or one from decisions that were `made` for something else; `None` if this pass finds none.
 ///
 /// # Errors
 ///
-/// Errors of [`plan`].
-pub(super) fn mended(
+/// Errors of an invalid schedule, which are bugs in this crate.
+pub(super) fn plan(
     case: &Case<'_>,
     values: &Values,
-    decisions: Decisions,
+    made: Option<Decisions>,
 ) -> Result<Option<Placed>, PlanError> {
-    placed(case, values, Some(decisions))
-}
-
-/// Returns the chosen or mended decisions, with addresses.
-fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result<Option<Placed>, PlanError> {
     let request = unhurried(case);
     let case = Case { request: &request, ..*case };
     let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());
@@ -128,7 +114,7 @@ fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result
     let mut pass = Pass::new(&problem);
     let mut packing = Packing::default();
     pass.leave(case.pool / FREE[0], TiSlice::from_ref(&[]));
-    let mut decisions = match mended {
+    let mut decisions = match made {
         Some(decisions) => pass.mend(decisions),
         None => pass.choose(),
     };
@@ -179,9 +165,8 @@ struct Pass<'a> {
     order: Vec<GapId>,
     /// Number of these that suffices, apart from the needs of recomputing.
     enough: usize,
-    /// Best split that fits, and its seconds.
-    fits: Option<Decisions>,
-    fits_in: f64,
+    /// Score of the best split that fits, and the split.
+    fits: (f64, Option<Decisions>),
     /// Share of the evaluations, as a divisor, for a short search from decisions that fit.
     shorter: u64,
     /// Annealer of short searches, once there was one.
@@ -223,8 +208,7 @@ impl<'a> Pass<'a> {
             keep,
             order,
             enough: 0,
-            fits: None,
-            fits_in: f64::INFINITY,
+            fits: (f64::INFINITY, None),
             shorter: SHORTER,
             annealer: None,
         }
@@ -289,9 +273,7 @@ impl<'a> Pass<'a> {
 
     /// Accepts decisions that are better than the best.
     fn try_decisions(&mut self, decisions: &Decisions, best: &mut (f64, Decisions)) {
-        self.needs(decisions);
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
-        let score = self.score(&cost);
+        let (score, _) = self.judge(decisions);
         if score < best.0 {
             *best = (score, decisions.clone());
         }
@@ -327,13 +309,13 @@ impl<'a> Pass<'a> {
     fn keep_more(&mut self, decisions: &mut Decisions, first: Choice) {
         let mut over = self.needs(decisions);
         let mut closure = Closure::new(self.problem.values);
-        let mut given_up: Vec<(bool, Reverse<Dear>, GapId)> = Vec::new();
+        let mut given_up: Vec<(bool, Reverse<u64>, GapId)> = Vec::new();
         for &g in self.open.iter().filter(|g| decisions.choices[**g] != Choice::Keep) {
             let swapped = decisions.choices[g] == Choice::Swap;
-            let cost = if swapped { Some(0.0) } else { closure.cost(decisions, g) };
+            let cost = if swapped { Some(0) } else { closure.cost(decisions, g) };
             given_up.push((
                 swapped != (first == Choice::Swap),
-                Reverse(Dear(cost.unwrap_or(f64::INFINITY))),
+                Reverse(cost.unwrap_or(f64::INFINITY.to_bits())),
                 g,
             ));
         }
@@ -350,11 +332,9 @@ impl<'a> Pass<'a> {
 
     fn try_split(&mut self, over: &RangeMax<OpId>, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
-        self.needs(&decisions);
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
-        let score = self.score(&cost);
-        if cost.overflow == 0 && score < self.fits_in {
-            (self.fits_in, self.fits) = (score, Some(decisions.clone()));
+        let (score, fits) = self.judge(&decisions);
+        if fits && score < self.fits.0 {
+            self.fits = (score, Some(decisions.clone()));
         }
         if score < best.score {
             *best = Best { score, split, decisions };
@@ -375,9 +355,9 @@ impl<'a> Pass<'a> {
         }
         // No bytes need be left free if none can be.
         let margins = std::mem::take(&mut self.margins);
-        let (decisions, cost) = self.repair(found.decisions);
+        let (decisions, fits) = self.repair(found.decisions);
         self.margins = margins;
-        if cost.overflow == 0 { Some(decisions) } else { self.fits.clone() }
+        if fits { Some(decisions) } else { self.fits.1.clone() }
     }
 
     /// Returns the best amount of the order to recompute, estimated from sums of seconds and bytes.
@@ -425,11 +405,14 @@ impl<'a> Pass<'a> {
         at
     }
 
-    /// Returns the score of a plan of this cost: its seconds, with excess bytes counted as if they crossed the link many times.
-    fn score(&self, cost: &Cost) -> f64 {
+    /// Returns the score of decisions (their seconds, with excess bytes counted as if they crossed the link many times), and `true`
+    /// if they fit.
+    fn judge(&mut self, decisions: &Decisions) -> (f64, bool) {
+        self.needs(decisions);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
         let link = &self.problem.case.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
-        cost.seconds + STRICTNESS * Bytes(cost.overflow).to_f64() / slow
+        (cost.seconds + STRICTNESS * Bytes(cost.overflow).to_f64() / slow, cost.overflow == 0)
     }
 
     /// Walks through the decisions. Returns by op the bytes that it needs beyond the pool, including those of values recomputed
@@ -453,22 +436,22 @@ impl<'a> Pass<'a> {
     fn find_order(&mut self, mut over: RangeMax<OpId>) {
         let mut decisions = self.keep.clone();
         let mut closure = Closure::new(self.problem.values);
-        let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<GapId>)> = BinaryHeap::new();
+        let mut heap: BinaryHeap<Reverse<(u64, GapId)>> = BinaryHeap::new();
         for &g in &self.open {
             let cost = closure.cost(&decisions, g);
-            heap.extend(cost.map(|cost| (Reverse(Dear(cost)), Reverse(g))));
+            heap.extend(cost.map(|cost| Reverse((cost, g))));
         }
         let mut needless = Vec::new();
-        while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
+        while let Some(Reverse((known, g))) = heap.pop() {
             let gap = self.problem.gap(g);
             if over.is_over() && !over.is_over_in(across(gap)) {
-                needless.push((Reverse(Dear(known)), Reverse(g)));
+                needless.push(Reverse((known, g)));
                 continue;
             }
             // Values given up since may have to be recomputed for it.
             let Some(cost) = closure.cost(&decisions, g) else { continue };
-            if cost > known && heap.peek().is_some_and(|(Reverse(Dear(next)), _)| *next < cost) {
-                heap.push((Reverse(Dear(cost)), Reverse(g)));
+            if cost > known && heap.peek().is_some_and(|Reverse((next, _))| *next < cost) {
+                heap.push(Reverse((cost, g)));
                 continue;
             }
             decisions.choices[g] = Choice::Recompute;
@@ -494,9 +477,9 @@ impl<'a> Pass<'a> {
         for g in recomputed.iter().filter(|g| decisions.choices[**g] == Choice::Recompute) {
             over.take(across(self.problem.gap(*g)), self.problem.bytes(*g));
         }
-        let mut taken = self.swap_more(&mut decisions, &mut over);
+        let mut taken = self.give_up(&self.open, Choice::Swap, u64::MAX, &mut decisions, &mut over);
         if !self.problem.case.request.allow.swap || self.host.is_some() {
-            taken.extend(self.recompute_more(&mut decisions, &mut over));
+            taken.extend(self.give_up(&self.order, Choice::Recompute, u64::MAX, &mut decisions, &mut over));
         }
         if !split.exact {
             return decisions;
@@ -511,16 +494,6 @@ impl<'a> Pass<'a> {
             }
         }
         decisions
-    }
-
-    /// Swaps values that are kept across ops that need too much, those that begin first first. Returns the gaps.
-    fn swap_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
-        self.give_up(&self.open, Choice::Swap, u64::MAX, decisions, over)
-    }
-
-    /// Recomputes values that are kept across ops that need too much, the cheapest first. Returns the gaps.
-    fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
-        self.give_up(&self.order, Choice::Recompute, u64::MAX, decisions, over)
     }
 
     /// Changes the choice of kept values in these gaps if it helps, up to `most` bytes. Returns the gaps.
@@ -559,8 +532,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Gives up more if the recomputed values need too much: by the link if it has time, else by recomputing. If that does not
-    /// help, swaps values that would be recomputed.
-    fn repair(&mut self, mut decisions: Decisions) -> (Decisions, Cost) {
+    /// help, swaps values that would be recomputed. Also returns `true` if the result fits.
+    fn repair(&mut self, mut decisions: Decisions) -> (Decisions, bool) {
         let mut over = self.needs(&decisions);
         for _ in 0..REPAIRS {
             if !over.is_over() {
@@ -568,8 +541,8 @@ impl<'a> Pass<'a> {
             }
             let spare = self.spare_link();
             let by_link = self.give_up(&self.open, Choice::Swap, spare, &mut decisions, &mut over);
-            let again = self.recompute_more(&mut decisions, &mut over);
-            let more = self.swap_more(&mut decisions, &mut over);
+            let again = self.give_up(&self.order, Choice::Recompute, u64::MAX, &mut decisions, &mut over);
+            let more = self.give_up(&self.open, Choice::Swap, u64::MAX, &mut decisions, &mut over);
             let mut changed = !(by_link.is_empty() && again.is_empty() && more.is_empty());
             if over.is_over() {
                 changed |= self.recompute_less(&mut decisions, &over);
@@ -579,25 +552,15 @@ impl<'a> Pass<'a> {
             }
             over = self.needs(&decisions);
         }
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
-        (decisions, cost)
+        (decisions, self.clock.evaluate(&self.walk.course, self.problem.case.pool).overflow == 0)
     }
 
     /// Returns the bytes that the link could move each way during the steps of the last walk, and does not.
     fn spare_link(&self) -> u64 {
         let link = &self.problem.case.request.link;
-        let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
-        let (mut out, mut back) = (0.0, 0.0);
-        for piece in &self.walk.course.moves {
-            out += if piece.offload { seconds(Stream::Offload, piece.bytes) } else { 0.0 };
-            back += seconds(Stream::Prefetch, piece.bytes);
-        }
-        let (rates, half) = (
-            (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0),
-            link.duplex == Duplex::Half,
-        );
-        let rate = if half { 1.0 / (1.0 / rates.0 + 1.0 / rates.1) } else { rates.0.min(rates.1) };
-        let busy = if half { out + back } else { out.max(back) };
+        let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
+        let rate = if link.duplex == Duplex::Half { 1.0 / (1.0 / out + 1.0 / back) } else { out.min(back) };
+        let busy = self.problem.case.moving(&self.walk.course);
         (Seconds((self.walk.seconds - busy).max(0.0)) * BytesPerSecond(rate)).0
     }
 
@@ -639,24 +602,6 @@ fn across(gap: &Gap) -> Range<OpId> {
     gap.begin()..gap.before.expect("a gap that is open here ends with a touch")
 }
 
-/// Seconds per byte, ordered.
-#[derive(Clone, Copy, PartialEq)]
-struct Dear(f64);
-
-impl Eq for Dear {}
-
-impl PartialOrd for Dear {
-    fn partial_cmp(&self, other: &Dear) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Dear {
-    fn cmp(&self, other: &Dear) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
 /// Ops needed to recompute a value: its maker, the makers of that op's missing inputs, and so on.
 struct Closure<'a> {
     values: &'a Values,
@@ -671,9 +616,9 @@ impl<'a> Closure<'a> {
         Closure { values, part_of: vec![0; values.alternatives.len()].into(), question: 0, open: Vec::new() }
     }
 
-    /// Returns the seconds per byte of recomputing the value of a gap at its end; `None` if that is not permitted, or takes too
-    /// much.
-    fn cost(&mut self, decisions: &Decisions, g: GapId) -> Option<f64> {
+    /// Returns the seconds per byte of recomputing the value of a gap at its end, as the bits of a float that is not negative,
+    /// which are in its order; `None` if that is not permitted, or takes too much.
+    fn cost(&mut self, decisions: &Decisions, g: GapId) -> Option<u64> {
         let values = self.values;
         let gap = &values.gaps[g];
         let end = gap.before.filter(|_| gap.recompute)?;
@@ -697,7 +642,7 @@ impl<'a> Closure<'a> {
                 }
             }
         }
-        Some(seconds / Bytes(values.bytes[gap.value]).to_f64())
+        Some((seconds / Bytes(values.bytes[gap.value]).to_f64()).to_bits())
     }
 }
 

@@ -60,9 +60,7 @@ impl Host {
 
     /// Returns the bytes of the limit that decisions leave.
     pub fn room(&self, values: &Values, decisions: &Decisions) -> u64 {
-        let taken =
-            places(values, decisions).values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
-        self.limit.saturating_sub(taken)
+        self.limit.saturating_sub(taken(&places(values, decisions)))
     }
 
     /// Returns decisions that swap no more than fits the host. Values that cost the fewest seconds per byte to recompute are
@@ -75,7 +73,7 @@ impl Host {
         dearness: &TiSlice<ValueId, f64>,
     ) -> Option<Decisions> {
         let places = places(values, decisions);
-        let mut bytes = places.values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let mut bytes = taken(&places);
         if bytes <= self.limit {
             return None;
         }
@@ -98,8 +96,14 @@ impl Host {
 }
 
 /// By tensor that is ever swapped: its host bytes, and the gaps in which it is swapped.
-fn places(values: &Values, decisions: &Decisions) -> BTreeMap<TensorId, (u64, Vec<GapId>)> {
-    let mut places: BTreeMap<TensorId, (u64, Vec<GapId>)> = BTreeMap::new();
+type Places = BTreeMap<TensorId, (u64, Vec<GapId>)>;
+
+fn taken(places: &Places) -> u64 {
+    places.values().fold(0, |sum, (bytes, _)| sum.saturating_add(*bytes))
+}
+
+fn places(values: &Values, decisions: &Decisions) -> Places {
+    let mut places = Places::new();
     let swapped = values.gaps.iter_enumerated().filter(|(g, _)| decisions.choices[*g] == Choice::Swap);
     for (g, gap) in swapped {
         let (place, gaps) = places.entry(values.tensor[gap.value]).or_default();

@@ -45,8 +45,8 @@ mod stages;
 pub(crate) use problem::suggested;
 
 use super::papers::keep::keep;
-use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
-use crate::bound::{lower_bound_within, quick_offload_bound};
+use super::realise;
+use crate::bound::{lower_bound_within, offload_bound};
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::Algorithms::FastestThatFit;
 use crate::request::{Allow, Layers, Layrub, Limits, Outcome, PlanError, PlanRequest, Policy, Trick};
@@ -62,35 +62,26 @@ const SAME: f64 = 1e-6;
 /// Tolerance for sums of floats.
 const HAIR: f64 = 1e-9;
 
-/// Policy of a paper, and its rule.
-type Asked = (Policy, fn(&Case<'_>) -> Result<Realised, PlanError>);
-
-const ACCUDNN: Asked = (Policy::Accudnn { as_printed: false }, |case| accudnn::realise(case, false));
-const AUTOSWAP: Asked = (Policy::AutoSwap, baselines::autoswap);
-const GREEDY: Asked = (Policy::Greedy, greedy::realise);
-const MEMONGER: Asked = (Policy::Memonger { searched: false }, memonger::realise);
+const ACCUDNN: Policy = Policy::Accudnn { as_printed: false };
+const MEMONGER: Policy = Policy::Memonger { searched: false };
 
 /// Policies that only offload and whose schedules are candidates.
-const OFFLOADING: [Asked; 11] = [
-    GREEDY,
-    (Policy::DynProg, dynprog::realise),
-    AUTOSWAP,
-    (Policy::VdnnRatio, baselines::ratio),
+const OFFLOADING: [Policy; 11] = [
+    Policy::Greedy,
+    Policy::DynProg,
+    Policy::AutoSwap,
+    Policy::VdnnRatio,
     ACCUDNN,
-    (Policy::Tflms, baselines::tflms),
-    (Policy::Layrub(Layrub::Inter), layrub::inter),
-    (Policy::VdnnDyn, vdnn::dynamic),
-    (Policy::Vdnn { layers: Layers::Conv, algorithms: FastestThatFit }, |case| {
-        vdnn::realise(case, Layers::Conv, FastestThatFit)
-    }),
-    (Policy::Vdnn { layers: Layers::All, algorithms: FastestThatFit }, |case| {
-        vdnn::realise(case, Layers::All, FastestThatFit)
-    }),
-    (Policy::Naive, naive::realise),
+    Policy::Tflms,
+    Policy::Layrub(Layrub::Inter),
+    Policy::VdnnDyn,
+    Policy::Vdnn { layers: Layers::Conv, algorithms: FastestThatFit },
+    Policy::Vdnn { layers: Layers::All, algorithms: FastestThatFit },
+    Policy::Naive,
 ];
 
 /// Policy that swaps and recomputes ops. Its answer is nearly always needed in the end, so it runs while the search goes on.
-const LAST: Asked = (Policy::SuperNeurons, superneurons::realise);
+const LAST: Policy = Policy::SuperNeurons;
 
 /// Number of ops up to which its answer takes little time, and is not worth a second thread.
 const FEW: usize = 100;
@@ -121,11 +112,18 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
     Ok((outcome, log))
 }
 
-/// Decides within the host's limit. The case's bound costs nothing to compute; this function sharpens it once there is a first
-/// plan.
+/// Decides within the host's limit. If time is up or may be up at any moment, there is a plan before all else. The case's bound
+/// costs nothing to compute; this function sharpens it once there is a first plan, if time is not up.
 fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let first = first_plan(case)?;
-    let case = &Case { bound: sharper_bound(case, &first), ..*case };
+    let PlanRequest { budget, link, allow, limits, anytime, .. } = *case.request;
+    let early = anytime || limits.is_expired();
+    let first = if early { first::plan(case, &case.values(), None)? } else { None };
+    let first = first.map(|placed| placed.fitting);
+    let bound = match first {
+        Some(_) if limits.is_expired() => case.bound,
+        _ => lower_bound_within(case.trace, budget, &link, allow, &limits),
+    };
+    let case = &Case { bound, ..*case };
     let Chosen { realised, status, log } = plan(first, case)?;
     Ok((case.outcome(realised, status), log))
 }
@@ -144,24 +142,6 @@ fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
     candidates.choose(case)
 }
 
-/// Returns a plan before all else, if time is up or may be up at any moment.
-fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
-    let PlanRequest { limits, anytime, .. } = *case.request;
-    if !anytime && !limits.is_expired() {
-        return Ok(None);
-    }
-    first::plan(case, &case.values())
-}
-
-/// Returns the bound for all allowed means; if there is a first plan and time is up, the case's own.
-fn sharper_bound(case: &Case<'_>, first: &Option<Fitting>) -> Seconds {
-    let PlanRequest { budget, link, allow, limits, .. } = *case.request;
-    if first.is_some() && limits.is_expired() {
-        return case.bound;
-    }
-    lower_bound_within(case.trace, budget, &link, allow, &limits)
-}
-
 /// Answer of the last policy, if it has run.
 type Answer = Option<Result<Realised, PlanError>>;
 
@@ -175,8 +155,8 @@ fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanEr
     // The caller's clock stays on this thread, together with the request.
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
-        let request = &PlanRequest { allow, limits, seed, without, ..PlanRequest::new(budget, link, LAST.0) };
-        (LAST.1)(&Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) })
+        let request = &PlanRequest { allow, limits, seed, without, ..PlanRequest::new(budget, link, LAST) };
+        realise(&Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) }, LAST)
     };
     let search = || {
         let glances = Glances::default();
@@ -200,14 +180,14 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
     if !case.request.uses(Trick::Policies) {
         return Ok(());
     }
-    let offloading = quick_offload_bound(case.trace, *budget, link, limits).0;
+    let offloading = offload_bound(case.trace, *budget, link, limits).0;
     if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(case, &OFFLOADING)?;
     }
     if allow.recompute {
         candidates.offer_all(case, &[MEMONGER])?;
         match answer {
-            Some(answer) => candidates.offer(format!("policy {}", LAST.0), answer?),
+            Some(answer) => candidates.offer(format!("policy {LAST}"), answer?),
             None if allow.swap => candidates.offer_all(case, &[LAST])?,
             None => {}
         }
@@ -219,8 +199,8 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
 /// swapped.
 fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     if candidates.found.is_empty() && candidates.late {
-        let values = case.values();
-        candidates.add_all("first plan", first::plan(case, &values)?);
+        let placed = first::plan(case, &case.values(), None)?;
+        candidates.add_all("first plan", placed.map(|placed| placed.fitting));
     }
     if candidates.found.is_empty() && case.request.allow.swap {
         let gaps = case.gaps();

@@ -19,8 +19,8 @@ use crate::random::Random;
 use crate::request::Trick;
 use plimsoll_ir::OpId;
 
-/// Decision that changed, with its previous value.
-#[derive(Clone, Copy, Debug)]
+/// Value of a decision: a new one, or, of one that changed, the previous one.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
     Gap(GapId, Choice),
     Part(ValueId, u8),
@@ -29,12 +29,16 @@ pub(super) enum Change {
 }
 
 impl Change {
-    pub fn undo(self, decisions: &mut Decisions) {
+    /// Sets the decision. Returns the change that undoes it.
+    pub fn make(self, decisions: &mut Decisions) -> Change {
+        let replace = |of: &mut u8, new| std::mem::replace(of, new);
         match self {
-            Change::Gap(g, choice) => decisions.choices[g] = choice,
-            Change::Part(v, parts) => decisions.parts[v] = parts,
-            Change::Alternative(op, alternative) => decisions.alternatives[op] = alternative,
-            Change::Early(g, op) => drop(decisions.set_early(g, op)),
+            Change::Gap(g, new) => Change::Gap(g, std::mem::replace(&mut decisions.choices[g], new)),
+            Change::Part(v, new) => Change::Part(v, replace(&mut decisions.parts[v], new)),
+            Change::Alternative(op, new) => {
+                Change::Alternative(op, replace(&mut decisions.alternatives[op], new))
+            }
+            Change::Early(g, new) => Change::Early(g, decisions.set_early(g, new)),
         }
     }
 
@@ -161,11 +165,15 @@ impl<'a> Making<'a> {
         at
     }
 
-    fn set(&mut self, g: GapId, choice: Choice) {
-        let old = std::mem::replace(&mut self.decisions.choices[g], choice);
-        if old != choice {
-            self.changes.push(Change::Gap(g, old));
+    fn make(&mut self, change: Change) {
+        let undo = change.make(self.decisions);
+        if undo != change {
+            self.changes.push(undo);
         }
+    }
+
+    fn set(&mut self, g: GapId, choice: Choice) {
+        self.make(Change::Gap(g, choice));
     }
 
     /// Returns a choice for a gap other than this one.
@@ -192,35 +200,18 @@ impl<'a> Making<'a> {
 
     fn trade(&mut self, at: usize) {
         let count = self.problem.open.len();
-        let (mut dear, mut cheap) = (None::<(f64, GapId)>, None::<(f64, GapId)>);
         let reach = if self.random.unit() < 0.5 { count } else { 64.min(count) };
-        for _ in 0..8 {
-            let g = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
-            let gap = self.gap(g);
-            if !gap.recompute {
-                continue;
-            }
-            let dearness = self.problem.recompute_seconds[gap.value];
-            match self.decisions.choices[g] {
-                Choice::Keep => {
-                    if cheap.is_none_or(|c| dearness < c.0) {
-                        cheap = Some((dearness, g));
-                    }
-                }
-                Choice::Recompute | Choice::RecomputeEach => {
-                    if dear.is_none_or(|d| dearness > d.0) {
-                        dear = Some((dearness, g));
-                    }
-                }
-                Choice::Swap => {}
-            }
-        }
-        if let Some((_, g)) = cheap {
-            self.set(g, Choice::Recompute);
-        }
-        if let Some((_, g)) = dear {
-            self.set(g, Choice::Keep);
-        }
+        let mut near = || self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
+        let mut drawn: Vec<GapId> = (0..8).map(|_| near()).collect();
+        drawn.retain(|g| self.gap(*g).recompute);
+        let dearness = |g: &GapId| self.problem.recompute_seconds[self.gap(*g).value];
+        let order = |a: &GapId, b: &GapId| dearness(a).total_cmp(&dearness(b));
+        let choices = &self.decisions.choices;
+        // Of equals the first.
+        let cheap = drawn.iter().copied().filter(|g| choices[*g] == Choice::Keep).min_by(order);
+        let dear = drawn.iter().rev().copied().filter(|g| self.decisions.recomputes(*g)).max_by(order);
+        cheap.into_iter().for_each(|g| self.set(g, Choice::Recompute));
+        dear.into_iter().for_each(|g| self.set(g, Choice::Keep));
     }
 
     fn exchange(&mut self, at: usize) {
@@ -258,10 +249,7 @@ impl<'a> Making<'a> {
         let Problem { values, with_alternatives, .. } = self.problem;
         let op = with_alternatives[self.random.below(with_alternatives.len())];
         let new = self.random.below_u8(values.alternatives[op].len());
-        let old = std::mem::replace(&mut self.decisions.alternatives[op], new);
-        if old != new {
-            self.changes.push(Change::Alternative(op, old));
-        }
+        self.make(Change::Alternative(op, new));
     }
 
     /// Recomputes a value earlier or later within its gap, by one op as likely as by many, if room is missing for values
@@ -279,11 +267,7 @@ impl<'a> Making<'a> {
         let later = now.is_some() && self.random.unit() < 0.5;
         let at = now.map_or(until, |now| now.min(until)).index();
         let at = if later { at + distance } else { at.saturating_sub(distance).max(from.index()) };
-        let new = Some(OpId::new(at)).filter(|new| *new < until);
-        if new != now {
-            self.decisions.set_early(g, new);
-            self.changes.push(Change::Early(g, now));
-        }
+        self.make(Change::Early(g, Some(OpId::new(at)).filter(|new| *new < until)));
     }
 
     /// Returns a gap whose value is recomputed before this op, or for the sake of such a value.
@@ -314,11 +298,7 @@ impl<'a> Making<'a> {
     }
 
     fn change_part(&mut self, g: GapId) {
-        let v = self.gap(g).value;
         let new = 1 + self.random.below_u8(usize::from(PARTS));
-        let old = std::mem::replace(&mut self.decisions.parts[v], new);
-        if old != new {
-            self.changes.push(Change::Part(v, old));
-        }
+        self.make(Change::Part(self.gap(g).value, new));
     }
 }

@@ -48,10 +48,10 @@ pub(super) struct Search<'a> {
     chunks: Option<u8>,
     /// Result of the last run.
     last: Option<Found>,
-    /// `true` if the next run begins from the seeds.
-    fresh: bool,
+    /// `true` if the next run begins from the seeds and the last result.
+    pub fresh: bool,
     /// `true` if a run from the seeds begins from those that fit, however slow they are.
-    safely: bool,
+    pub safely: bool,
     /// Complete plans during the search, if requested.
     pub early: Option<Early>,
 }
@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
     pub fn add_seeds(&mut self, seeds: Vec<Decisions>) {
         if !seeds.is_empty() {
             self.further.extend(seeds);
-            self.begin_anew();
+            self.fresh = true;
         }
     }
 
@@ -221,23 +221,11 @@ impl<'a> Search<'a> {
         self.fresh = false;
     }
 
-    /// Starts the next run from the seeds and the last result.
-    pub fn begin_anew(&mut self) {
-        self.fresh = true;
-    }
-
-    /// Starts the next run from the seeds that fit, however slow they are, because those that did not fit led to nothing that
-    /// does.
-    pub fn begin_safely(&mut self) {
-        self.fresh = true;
-        self.safely = true;
-    }
-
     /// Allows swapping parts of values, cut into this many chunks.
     pub fn allow_pieces(&mut self, chunks: u8) {
         self.chunks = Some(chunks);
         self.annealer.moves = Moves::new(self.problem, true);
         self.annealer.judge.margins.fill(0);
-        self.begin_anew();
+        self.fresh = true;
     }
 }

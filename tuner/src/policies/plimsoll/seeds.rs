@@ -9,12 +9,10 @@ use crate::bound::joint::{Relaxed, relax};
 use crate::iteration::values::{Choice, Decisions, GapId, PARTS, ValueId, Values};
 use crate::numbers::real;
 use crate::place::realise::Case;
-use crate::request::Trick;
-use crate::request::{Allow, Limits};
+use crate::request::{Allow, Limits, Trick};
 use crate::threads::{Expired, each};
+use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, OpId, TensorId};
-use std::collections::HashMap;
 use typed_index_collections::TiVec;
 
 /// Shares of the budget beyond the floor for which the program is solved.
@@ -105,8 +103,7 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
         }
     }
     let Some(p) = relaxed.op else { return decisions };
-    let value_of: HashMap<(TensorId, Option<OpId>), ValueId> =
-        values.tensor.keys().map(|v| ((values.tensor[v], values.maker[v]), v)).collect();
+    let value_of = values.by_maker();
     let mut owed = [0.0f64; 3];
     for fate in &relaxed.values {
         let Some(&v) = value_of.get(&(fate.tensor, fate.writer)) else { continue };

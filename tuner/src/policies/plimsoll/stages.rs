@@ -208,7 +208,8 @@ impl Rounds<'_, '_> {
                 stuck = if cost.overflow < overflow { 0 } else { stuck + 1 };
                 overflow = overflow.min(cost.overflow);
                 if misses == MISSES {
-                    self.search.begin_safely();
+                    // Those that did not fit led to nothing that does.
+                    (self.search.fresh, self.search.safely) = (true, true);
                 }
                 if stuck == STUCK {
                     return Ok(false);
@@ -216,7 +217,7 @@ impl Rounds<'_, '_> {
             }
             if cost.seconds > self.lowest * LOST && anew < ANEW && self.problem.uses(Trick::Anew) {
                 anew += 1;
-                self.search.begin_anew();
+                self.search.fresh = true;
             }
             let judge = &mut self.search.annealer.judge;
             if let Some(Missed { decisions, excess }) = missed {
@@ -266,11 +267,8 @@ impl Rounds<'_, '_> {
         let decided = Some(Seconds(cost.seconds));
         let packed_early = self.search.is_late() && self.search.early.is_some();
         if cost.overflow > 0 {
-            self.candidates.log.add(
-                tried,
-                decided,
-                StepResult::OverPool { over_bytes: Bytes(cost.overflow) },
-            );
+            let over = StepResult::OverPool { over_bytes: Bytes(cost.overflow) };
+            self.candidates.log.add(tried, decided, over);
             return Ok((cost, None));
         }
         if packed_early {

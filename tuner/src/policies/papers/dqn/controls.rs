@@ -55,7 +55,7 @@ fn by_chance(game: &mut Game<'_>, at: &mut Position, random: &mut Random) {
 fn anneal(
     game: &mut Game<'_>,
     start: &Position,
-    report: &mut Report<'_>,
+    report: &mut Report,
     evaluations: u64,
     random: &mut Random,
 ) -> Result<(), PlanError> {

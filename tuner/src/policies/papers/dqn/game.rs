@@ -131,21 +131,24 @@ impl<'a> Game<'a> {
         (at.seconds, at.excess) = self.time(&at.decisions);
     }
 
+    /// Walks through decisions that leave this much free at each op. Returns `true` if the walk came to the end.
+    fn go(&mut self, decisions: &Decisions, margins: &TiSlice<OpId, u64>, limit: Limit) -> bool {
+        self.walk.go(Iteration { values: self.values, decisions, margins, pool: self.case.pool }, limit)
+    }
+
     /// Returns `true` if decisions fit the pool, without taking very many steps.
     pub fn fits(&mut self, decisions: &Decisions) -> bool {
         let steps = 3 * self.values.alternatives.len() + 64;
-        let (pool, limit) = (self.case.pool, Limit { steps, again: f64::INFINITY });
-        let of = Iteration { values: self.values, decisions, margins: TiSlice::from_ref(&[]), pool };
-        self.walk.go(of, limit) && self.walk.course.need.iter().all(|need| *need <= pool)
+        let limit = Limit { steps, again: f64::INFINITY };
+        self.go(decisions, TiSlice::from_ref(&[]), limit)
+            && self.walk.course.need.iter().all(|need| *need <= self.case.pool)
     }
 
     /// Returns the makespan of decisions, and the bytes over the pool, summed over the steps. If there are some, transfers wait
     /// for room as if nothing more were to leave.
     pub fn time(&mut self, decisions: &Decisions) -> (f64, f64) {
-        let pool = self.case.pool;
-        let of = Iteration { values: self.values, decisions, margins: TiSlice::from_ref(&[]), pool };
-        self.walk.go(of, Limit::NONE);
-        let cost = self.clock.evaluate(&self.walk.course, pool);
+        self.go(decisions, TiSlice::from_ref(&[]), Limit::NONE);
+        let cost = self.clock.evaluate(&self.walk.course, self.case.pool);
         (cost.seconds, cost.excess as f64)
     }
 
@@ -153,12 +156,10 @@ impl<'a> Game<'a> {
     /// little room the first value that can leave does.
     pub fn leave(&mut self, mut decisions: Decisions, margins: &TiSlice<OpId, u64>) -> Decisions {
         loop {
-            let pool = self.case.pool;
-            let of = Iteration { values: self.values, decisions: &decisions, margins, pool };
-            self.walk.go(of, Limit::NONE);
+            self.go(&decisions, margins, Limit::NONE);
             let needs = self.walk.course.need.iter_enumerated();
-            let crowded: Vec<OpId> =
-                needs.filter(|(_, need)| **need > pool).map(|(slot, _)| self.walk.serves(slot)).collect();
+            let over = needs.filter(|(_, need)| **need > self.case.pool);
+            let crowded: Vec<OpId> = over.map(|(slot, _)| self.walk.serves(slot)).collect();
             let can_leave = |g: &&GapId| {
                 let gap = &self.values.gaps[**g];
                 let within =

@@ -53,9 +53,7 @@ struct Node {
 impl Graph {
     /// Returns the graph of these gaps, and of all values of at least `least` bytes.
     pub fn new(values: &Values, gaps: &[GapId], link: &Link, least: u64) -> Graph {
-        let mut drawn = Drawing::new(values, least);
-        drawn.draw();
-        let Drawing { nodes, of_touch, ends, .. } = drawn;
+        let Drawing { nodes, of_touch, ends } = Drawing::of(values, least);
         let mut neighbours: Vec<Vec<(u32, f64)>> = vec![Vec::new(); nodes.len()];
         let total: f64 = values.alternatives.iter().map(|a| a[0].seconds).sum();
         let mean = (total / values.alternatives.len() as f64).max(f64::MIN_POSITIVE);
@@ -151,10 +149,8 @@ fn assign(
     gaps.iter().map(nodes).collect()
 }
 
-/// Nodes so far.
-struct Drawing<'a> {
-    values: &'a Values,
-    least: u64,
+/// Nodes of a graph.
+struct Drawing {
     nodes: Vec<Node>,
     /// By value and op: node of the write or read; the start of the iteration writes the values that exist from then on.
     of_touch: BTreeMap<(ValueId, Option<OpId>), u32>,
@@ -162,49 +158,45 @@ struct Drawing<'a> {
     ends: TiVec<ValueId, [Option<u32>; 2]>,
 }
 
-impl<'a> Drawing<'a> {
-    fn new(values: &'a Values, least: u64) -> Drawing<'a> {
-        let ends = vec![[None; 2]; values.tensor.len()].into();
-        Drawing { values, least, nodes: Vec::new(), of_touch: BTreeMap::new(), ends }
-    }
-
+impl Drawing {
     fn add(&mut self, value: ValueId, time: f64) -> u32 {
         self.nodes.push(Node { value, time });
         self.nodes.len() as u32 - 1
     }
 
-    fn draw(&mut self) {
-        let values = self.values;
-        let least = self.least;
-        let drawn = |v: &ValueId| values.bytes[*v] >= least;
+    fn touch(&mut self, value: ValueId, op: Option<OpId>, time: f64) {
+        let node = self.add(value, time);
+        self.of_touch.insert((value, op), node);
+    }
+
+    fn of(values: &Values, least: u64) -> Drawing {
+        let ends = vec![[None; 2]; values.tensor.len()].into();
+        let mut drawn = Drawing { nodes: Vec::new(), of_touch: BTreeMap::new(), ends };
+        let is_drawn = |v: &ValueId| values.bytes[*v] >= least;
         let mut last = values.maker.clone();
         for op in values.alternatives.keys() {
             values.reads.row(op).iter().for_each(|z| last[z.value] = Some(op));
         }
-        for v in values.maker.keys().filter(|v| values.maker[*v].is_none()).filter(drawn) {
-            self.ends[v][0] = Some(self.add(v, 0.0));
-            let node = self.add(v, 0.0);
-            self.of_touch.insert((v, None), node);
+        for v in values.maker.keys().filter(|v| values.maker[*v].is_none()).filter(is_drawn) {
+            drawn.ends[v][0] = Some(drawn.add(v, 0.0));
+            drawn.touch(v, None, 0.0);
         }
         let mut time = 0.0;
         for op in values.alternatives.keys() {
-            let (reads, writes) = (values.reads.row(op), values.writes.row(op));
-            for y in writes.iter().map(|y| y.value).filter(drawn) {
-                if values.from[y].is_none() {
-                    self.ends[y][0] = Some(self.add(y, time));
-                }
+            let writes = values.writes.row(op).iter().map(|touch| touch.value).filter(is_drawn);
+            let reads = values.reads.row(op).iter().map(|touch| touch.value).filter(is_drawn);
+            for y in writes.clone().filter(|y| values.from[*y].is_none()) {
+                drawn.ends[y][0] = Some(drawn.add(y, time));
             }
-            for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
-                let node = self.add(v, time);
-                self.of_touch.insert((v, Some(op)), node);
-            }
+            let touched = reads.chain(writes);
+            touched.clone().for_each(|v| drawn.touch(v, Some(op), time));
             time += values.alternatives[op][0].seconds;
-            for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
-                let ends = values.becomes[v].is_none() && last[v] == Some(op);
-                if ends && self.ends[v][1].is_none() {
-                    self.ends[v][1] = Some(self.add(v, time));
+            for v in touched.filter(|v| values.becomes[*v].is_none() && last[*v] == Some(op)) {
+                if drawn.ends[v][1].is_none() {
+                    drawn.ends[v][1] = Some(drawn.add(v, time));
                 }
             }
         }
+        drawn
     }
 }

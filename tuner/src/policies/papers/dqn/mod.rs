@@ -36,8 +36,8 @@ use game::{Game, Position};
 use graph::Graph;
 use learner::Learner;
 use plimsoll_ir::search_log::{SearchLog, StepResult};
-use plimsoll_ir::{Bytes, OpId, Seconds};
-use typed_index_collections::{TiSlice, TiVec};
+use plimsoll_ir::{OpId, Seconds};
+use typed_index_collections::TiVec;
 
 /// Product of actions and nodes: some two seconds.
 const WORK: u64 = 5_000_000;
@@ -73,7 +73,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
         let mut best = f64::INFINITY;
         loop {
             // If everything fits but has no addresses, there is nothing to choose.
-            let enough = game.evaluations >= evaluations || excess == 0.0 || report.is_done();
+            let enough = game.evaluations >= evaluations || excess == 0.0 || report.is_done(case);
             let last = best.is_finite() && enough;
             let left = (1.0 - game.evaluations as f64 / evaluations.max(1) as f64).max(0.0);
             let epsilon = if last { 0.0 } else { left * left };
@@ -109,7 +109,7 @@ fn evaluations(case: &Case<'_>, graph: &Graph) -> u64 {
 /// Keeps everything if that fits; else plays episodes, and returns the best plan found.
 fn search(
     case: &Case<'_>,
-    play: impl FnOnce(&mut Game<'_>, &Position, &mut Report<'_>) -> Result<(), PlanError>,
+    play: impl FnOnce(&mut Game<'_>, &Position, &mut Report) -> Result<(), PlanError>,
 ) -> Result<(Outcome, SearchLog), PlanError> {
     let kept = keep(case, case.thorough())?;
     if matches!(kept, Realised::Fits(_)) {
@@ -117,7 +117,7 @@ fn search(
     }
     let values = case.values();
     let mut game = Game::new(case, &values);
-    let mut report = Report::new(case);
+    let mut report = Report::default();
     if let Some(start) = game.start() {
         play(&mut game, &start, &mut report)?;
     }
@@ -127,8 +127,8 @@ fn search(
 }
 
 /// Results of the episodes.
-struct Report<'a> {
-    case: &'a Case<'a>,
+#[derive(Default)]
+struct Report {
     log: SearchLog,
     /// Episodes so far, and the number of them in the log.
     episodes: u64,
@@ -141,23 +141,10 @@ struct Report<'a> {
     packing: Packing,
 }
 
-impl<'a> Report<'a> {
-    fn new(case: &'a Case<'a>) -> Report<'a> {
-        Report {
-            case,
-            log: SearchLog::default(),
-            episodes: 0,
-            logged: 0,
-            best: None,
-            recent: None,
-            fitting: None,
-            packing: Packing::default(),
-        }
-    }
-
+impl Report {
     /// Returns `true` if nothing can be faster.
-    fn is_done(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.0 <= self.case.bound.0 * (1.0 + 1e-9))
+    fn is_done(&self, case: &Case<'_>) -> bool {
+        self.best.as_ref().is_some_and(|best| best.0 <= case.bound.0 * (1.0 + 1e-9))
     }
 
     /// Records the end of an episode. The best of several gets addresses, and a step in the log.
@@ -187,8 +174,8 @@ impl<'a> Report<'a> {
             let (seconds, decisions) = self.recent.take().expect("this episode is one");
             let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
             let realised = if seconds < fastest {
-                let margins: TiVec<OpId, u64> = vec![0; self.case.trace.ops.len()].into();
-                self.case.realise_decisions(game.values, &decisions, &margins, LIGHT, &mut self.packing)?.0
+                let margins: TiVec<OpId, u64> = vec![0; game.case.trace.ops.len()].into();
+                game.case.realise_decisions(game.values, &decisions, &margins, LIGHT, &mut self.packing)?.0
             } else {
                 Realised::Slow
             };
@@ -198,23 +185,17 @@ impl<'a> Report<'a> {
     }
 
     fn offer(&mut self, tried: String, seconds: f64, realised: Realised) {
-        let result = match realised {
-            Realised::Fits(fitting) => {
-                let (makespan_seconds, moved_bytes) = (fitting.makespan, Bytes(fitting.moved));
-                if self.fitting.as_ref().is_none_or(|best| fitting.makespan < best.makespan) {
-                    self.fitting = Some(fitting);
-                }
-                StepResult::Planned { makespan_seconds, moved_bytes }
-            }
-            Realised::Slow => StepResult::NoFaster,
-            Realised::Short(witness) => StepResult::Short { needs_bytes: witness.needs },
-        };
-        self.log.add(tried, Some(Seconds(seconds)), result);
+        self.log.add(tried, Some(Seconds(seconds)), realised.step_result());
+        if let Realised::Fits(fitting) = realised
+            && self.fitting.as_ref().is_none_or(|best| fitting.makespan < best.makespan)
+        {
+            self.fitting = Some(fitting);
+        }
     }
 
     /// Returns the schedule of decisions. If they have no addresses, more is offloaded at the ops that are too high.
     fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, PlanError> {
-        let case = self.case;
+        let case = game.case;
         let mut margins: TiVec<OpId, u64> = vec![0; case.trace.ops.len()].into();
         for round in 0.. {
             let leaving = game.leave(decisions.clone(), &margins);
@@ -238,10 +219,10 @@ impl<'a> Report<'a> {
             self.offer("best of all episodes".to_owned(), seconds, realised);
         }
         match self.fitting.take() {
-            Some(fitting) => Ok(Realised::Fits(self.case.settle(fitting)?)),
+            Some(fitting) => Ok(Realised::Fits(game.case.settle(fitting)?)),
             None => {
-                let gaps = self.case.gaps();
-                self.case.realise(&gaps, TiSlice::from_ref(&vec![true; gaps.gaps.len()]), &GIVEN)
+                let gaps = game.case.gaps();
+                game.case.realise(&gaps, &gaps.all(), &GIVEN)
             }
         }
     }
