@@ -103,12 +103,12 @@ fn answer(tuned: &Tuned) -> Result<Facts, Error> {
 fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Error> {
     let Some(name) = layer else {
         let listed = listed(explanation);
-        let left_out = explanation.layers().len() - listed.rows.len();
+        let left_out = explanation.layers.len() - listed.rows.len();
         return Ok(vec![whole(explanation, answer, left_out), listed]);
     };
     let Some(explained) = explanation.layer(name) else {
-        let names = nearest(name, explanation.layers().iter().map(|layer| layer.layer.as_str()));
-        let trace = &explanation.subject().trace.name;
+        let names = nearest(name, explanation.layers.iter().map(|layer| layer.layer.as_str()));
+        let trace = &explanation.subject.trace.name;
         let failure = Error::usage(format_args!("`{trace}` has no layer `{name}`"));
         return Err(failure.help(match names.is_empty() {
             true => "`plimsoll report` of the same shows all layers".to_owned(),
@@ -124,7 +124,7 @@ fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> 
 
 /// Table of the iteration and its limits.
 fn whole(explanation: &Explanation<'_>, answer: Facts, left_out: usize) -> Table {
-    let Subject { trace, schedule, measured } = explanation.subject();
+    let Subject { trace, schedule, measured } = explanation.subject;
     let limits = explanation.limits();
     let mut facts = vec![
         ("network", "network", trace.name.clone().into()),
@@ -133,7 +133,7 @@ fn whole(explanation: &Explanation<'_>, answer: Facts, left_out: usize) -> Table
     ];
     facts.extend(answer);
     facts.extend([
-        ("predicted_seconds", "iteration, predicted", Cell::from(explanation.predicted().makespan())),
+        ("predicted_seconds", "iteration, predicted", Cell::from(explanation.predicted.makespan())),
         ("measured_seconds", "measured", measured.map(Timeline::makespan).into()),
         ("limit", "what limits it", limits.verdict.into()),
         ("limit_budget", "  budget", limits.budget.into()),

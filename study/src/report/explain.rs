@@ -15,9 +15,12 @@ use std::collections::HashMap;
 
 /// Explanation of an iteration: by its limits, by its layers, or by one layer.
 pub struct Explanation<'a> {
-    subject: Subject<'a>,
-    predicted: Timeline,
-    layers: Vec<Layer>,
+    /// Explained iteration.
+    pub subject: Subject<'a>,
+    /// Predicted times of the commands.
+    pub predicted: Timeline,
+    /// All layers, in the order of the network.
+    pub layers: Vec<Layer>,
 }
 
 /// Details of one layer.
@@ -71,31 +74,27 @@ impl<'a> Explanation<'a> {
         Explanation { subject, predicted, layers }
     }
 
-    /// Returns the explained iteration.
-    pub fn subject(&self) -> Subject<'a> {
-        self.subject
-    }
-
-    /// Returns the predicted times of the commands.
-    pub fn predicted(&self) -> &Timeline {
-        &self.predicted
-    }
-
     /// Returns the limits of the iteration.
     pub fn limits(&self) -> Limits {
         Limits::of(self.subject.trace, self.subject.schedule, &self.predicted)
     }
 
-    /// Returns all layers, in the order of the network.
-    pub fn layers(&self) -> &[Layer] {
-        &self.layers
-    }
-
     /// Returns all layers with their cost: the seconds of moving and recomputing their activations and of waiting for them. The
     /// highest cost comes first, then the largest activations.
     pub fn layers_by_cost(&self) -> Vec<(Seconds, &Layer)> {
-        let costs = self.costs();
-        let cost = |layer: &Layer| costs.get(layer.layer.as_str()).copied().unwrap_or(Seconds::ZERO);
+        let Subject { trace, schedule, .. } = self.subject;
+        let iteration = self.iteration();
+        let mut costs: HashMap<&str, Seconds> = HashMap::new();
+        for fate in &iteration.fates {
+            let moving: Seconds = fate.transfers.iter().map(|id| iteration.seconds(*id)).sum();
+            *costs.entry(self.layer_of(fate)).or_default() += moving + iteration.stalled(fate.tensor);
+        }
+        for (id, command) in schedule.numbered_commands() {
+            if let Command::Compute { op, again: true, .. } = command {
+                *costs.entry(&trace.ops[op.index()].layer).or_default() += iteration.seconds(id);
+            }
+        }
+        let cost = |layer: &Layer| costs.get(layer.layer.as_str()).copied().unwrap_or_default();
         let mut ranked: Vec<(Seconds, &Layer)> =
             self.layers.iter().map(|layer| (cost(layer), layer)).collect();
         ranked.sort_by(|(a_cost, a), (b_cost, b)| {
@@ -148,23 +147,6 @@ impl<'a> Explanation<'a> {
     fn layer_of(&self, fate: &Fate) -> &'a str {
         fate.maker.map_or(INPUT, |op| &self.subject.trace.ops[op.index()].layer)
     }
-
-    /// By layer: seconds of moving and recomputing its activations, and of compute waiting for them.
-    fn costs(&self) -> HashMap<&'a str, Seconds> {
-        let Subject { trace, schedule, .. } = self.subject;
-        let iteration = self.iteration();
-        let mut costs: HashMap<&str, Seconds> = HashMap::new();
-        for fate in &iteration.fates {
-            let moving: Seconds = fate.transfers.iter().map(|id| iteration.seconds(*id)).sum();
-            *costs.entry(self.layer_of(fate)).or_default() += moving + iteration.stalled(fate.tensor);
-        }
-        for (id, command) in schedule.numbered_commands() {
-            if let Command::Compute { op, again: true, .. } = command {
-                *costs.entry(&trace.ops[op.index()].layer).or_default() += iteration.seconds(id);
-            }
-        }
-        costs
-    }
 }
 
 /// Returns the name of a pass.
@@ -186,7 +168,7 @@ mod tests {
         let (trace, schedule, _) = planned_chain();
         let explanation = Explanation::of(Subject { trace: &trace, schedule: &schedule, measured: None });
         let ranked = explanation.layers_by_cost();
-        assert_eq!(ranked.len(), explanation.layers().len());
+        assert_eq!(ranked.len(), explanation.layers.len());
         assert!(ranked.windows(2).all(|pair| pair[0].0 >= pair[1].0));
         let (cost, dearest) = ranked[0];
         assert!(cost > Seconds::ZERO, "the budget is below the peak");

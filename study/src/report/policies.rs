@@ -5,11 +5,11 @@
 
 use crate::error::{Error, Kind};
 use crate::report::data::{Policies, PolicyRow};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Comparison, PolicyRun};
-use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub fn compare(
     let expired = || begun.elapsed() >= limit || stop();
     let limits = Limits { evaluations: None, expired: Some(&expired) };
     let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
-    let mut rows = vec![row(own, trace, schedule, None)];
+    let mut rows = vec![row(own, trace, Ok(schedule), None)];
     // The schedule's own row stands for its policy; if it is the planner's or unknown, the planner is not run again.
     let ours = own != Policy::Accudnn { as_printed: false }.name();
     // The policy that trains for seconds comes last, in the time left.
@@ -40,7 +40,7 @@ pub fn compare(
         if expired() {
             let note =
                 format!("not planned: the {} for all policies were over", Seconds(limit.as_secs_f64()));
-            rows.push(without(policy.name(), note, None));
+            rows.push(row(policy.name(), trace, Err(note), None));
             continue;
         }
         let start = Instant::now();
@@ -48,10 +48,11 @@ pub fn compare(
             PlanRequest { limits, ..PlanRequest::new(schedule.budget_bytes, schedule.link, policy) };
         let outcome = plan(trace, &request)?;
         let planning = Some(Seconds(start.elapsed().as_secs_f64()));
-        rows.push(match &outcome {
-            Outcome::Planned(made) => row(policy.name(), trace, &made.schedule, planning),
-            Outcome::Infeasible(witness) => without(policy.name(), witness.to_string(), planning),
-        });
+        let made = match &outcome {
+            Outcome::Planned(made) => Ok(&made.schedule),
+            Outcome::Infeasible(witness) => Err(witness.to_string()),
+        };
+        rows.push(row(policy.name(), trace, made, planning));
     }
     if stop() {
         return Err(Error::new(Kind::Interrupted, "stopped while comparing policies for the report"));
@@ -62,35 +63,28 @@ pub fn compare(
     Ok(Comparison { bound_seconds: bound, compute_seconds: trace.fastest_seconds(), rows })
 }
 
-fn row(policy: &str, trace: &Trace, schedule: &Schedule, planning_seconds: Option<Seconds>) -> PolicyRun {
-    let timeline = simulate(trace, schedule);
-    let totals = timeline.totals(trace, schedule);
+/// Returns a policy's row, from its schedule or from the reason why it has none.
+fn row(
+    policy: &str,
+    trace: &Trace,
+    made: Result<&Schedule, String>,
+    planning_seconds: Option<Seconds>,
+) -> PolicyRun {
+    let schedule = made.as_ref().ok();
+    let timeline = schedule.map(|schedule| simulate(trace, schedule));
+    let totals = schedule.zip(timeline.as_ref()).map(|(schedule, timeline)| timeline.totals(trace, schedule));
+    let totals = totals.unwrap_or_default();
     PolicyRun {
         policy: policy.to_owned(),
-        makespan_seconds: Some(timeline.makespan()),
+        makespan_seconds: timeline.map(|timeline| timeline.makespan()),
         offloaded_bytes: totals.offloaded,
         prefetched_bytes: totals.prefetched,
         recomputed_bytes: Some(totals.recomputed_bytes),
         recomputed_seconds: totals.recomputed,
         stalled_seconds: totals.stalled[0],
-        device_bytes: Some(trace.resident_bytes + schedule.pool_bytes),
+        device_bytes: schedule.map(|schedule| trace.resident_bytes + schedule.pool_bytes),
         planning_seconds,
-        note: None,
-    }
-}
-
-fn without(policy: &str, note: String, planning_seconds: Option<Seconds>) -> PolicyRun {
-    PolicyRun {
-        policy: policy.to_owned(),
-        makespan_seconds: None,
-        offloaded_bytes: Bytes::ZERO,
-        prefetched_bytes: Bytes::ZERO,
-        recomputed_bytes: Some(Bytes::ZERO),
-        recomputed_seconds: Seconds::ZERO,
-        stalled_seconds: Seconds::ZERO,
-        device_bytes: None,
-        planning_seconds,
-        note: Some(note),
+        note: made.err(),
     }
 }
 

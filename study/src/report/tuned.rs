@@ -15,11 +15,11 @@ use crate::report::workers::workers;
 use crate::training::Trained;
 use crate::tuning::{ACCUMULATED, RECOMPUTED, missed, run_missed};
 use plimsoll_ir::config::{Config, Figures, LearningRate, LearningRateRule};
-use plimsoll_ir::profile::{Profile, Rate, TransferSample};
+use plimsoll_ir::profile::{BatchSamples, OpSamples, Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::{Duplex, Schedule};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Trace, TraceKind};
-use plimsoll_ir::tuning::{NoiseScale, Run, Training, Tuning};
+use plimsoll_ir::tuning::{Planned, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
 use plimsoll_tuner::rate::{caution, rate_of_update};
@@ -86,8 +86,8 @@ impl Tuned {
             test_samples: trained.test.samples,
             peak_bytes: trained.peak,
             global_batch: (trained.global_batch != self.config.batch).then_some(trained.global_batch),
-            drawn: trained.drawn,
-            noise_scale: trained.noise_scale,
+            drawn: None,
+            noise_scale: None,
         });
         study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])
     }
@@ -138,11 +138,9 @@ impl Tuned {
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // The prediction is for an iteration of one batch, and for all draws.
-        let as_predicted = |training: &&Training| training.global_batch.is_none() && training.drawn.is_none();
-        let trained = self.tuning.training.as_ref().filter(as_predicted);
-        let trained = trained.map(|training| training.iteration_seconds);
-        let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));
+        // The prediction is for an iteration of one batch.
+        let trained = self.tuning.training.as_ref().filter(|training| training.global_batch.is_none());
+        let beyond = trained.and_then(|training| missed(training.iteration_seconds, &self.config.predicted));
         warnings.extend(beyond.map(|words| format!("In training an iteration took {words}; {ANEW}.")));
         warnings.extend(machine.modelled.then(|| MODELLED.to_owned()));
         About {
@@ -173,13 +171,10 @@ impl Tuned {
     }
 
     /// Returns how much shorter an epoch is than with the user's own setting, or with everything kept, as measured (or
-    /// modelled): a share of that epoch. By goodput, epochs of the same progress.
+    /// modelled): a share of that epoch.
     pub fn gain_over(&self, what: &str) -> Option<f64> {
-        let progress = |what: &str| {
-            let efficiency = self.run(what)?.efficiency.unwrap_or(1.0);
-            Some(self.known(what)?.epoch_seconds.0 / efficiency)
-        };
-        Some(1.0 - progress("chosen")? / progress(what)?)
+        let epoch = |what| self.known(what).map(|figures| figures.epoch_seconds);
+        Some(1.0 - epoch("chosen")? / epoch(what)?)
     }
 
     fn answer(&self) -> Result<Answer, Error> {
@@ -202,7 +197,7 @@ impl Tuned {
     }
 
     fn setting(&self, run: &Run) -> Setting {
-        let Run { what, batch, predicted, measured, efficiency, note } = run;
+        let Run { what, batch, predicted, measured, note, .. } = run;
         let known = self.known(what);
         let samples = self.tuning.asked.samples as f64;
         Setting {
@@ -215,7 +210,6 @@ impl Tuned {
             samples_per_second: known.map(|f| samples / f.epoch_seconds.0),
             peak_bytes: known.map(|f| f.peak_bytes.0),
             epoch_seconds: known.map(|f| f.epoch_seconds.0),
-            efficiency: (self.config.goodput.is_some() && known.is_some()).then(|| efficiency.unwrap_or(1.0)),
             note: note.clone(),
         }
     }
@@ -229,28 +223,24 @@ impl Tuned {
                 "Keep your settings: batch {batch}, with everything kept on the device, gains as much as any"
             );
         }
-        let takes = if config.goodput.is_some() { "the same progress takes" } else { "an epoch takes" };
-        let over = |what: &str, words: &str| match self.gain_over(what) {
-            Some(gain) if gain > 0.0 => Some(format!("{takes} {} less than {words}", percent(gain))),
+        let batch_of = |what: &str| self.run(what).map_or(0, |run| run.batch);
+        let over = |what: &str, words: &str| {
+            let (gain, least) = (self.gain_over(what)?, tuning.asked.least);
             // The least requested batch may be above the one that this is compared with.
-            Some(gain) if gain < 0.0 => {
-                let known = self.run(what).map_or(0, |run| run.batch);
-                let least = tuning.asked.least;
-                let limit = if known < least {
-                    format!("; no batch below {least} was to be taken")
-                } else {
-                    String::new()
-                };
-                Some(format!("{takes} {} more than {words}{limit}", percent(-gain)))
-            }
-            Some(_) => Some(format!("{takes} as long as {words}")),
-            None => None,
+            let limit = if gain < 0.0 && batch_of(what) < least {
+                format!("; no batch below {least} was to be taken")
+            } else {
+                String::new()
+            };
+            Some(match gain {
+                gain if gain > 0.0 => format!("{} less than {words}", percent(gain)),
+                gain if gain < 0.0 => format!("{} more than {words}{limit}", percent(-gain)),
+                _ => format!("as long as {words}"),
+            })
         };
-        let yours = self.run("yours").map_or(0, |run| run.batch);
-        let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
-        let recomputed = over(RECOMPUTED, "with recomputing alone");
-        let recomputed = recomputed.map(|words| words.replacen(&format!("{takes} "), "", 1));
+        let [yours, keeper] = ["yours", "keeping everything"].map(batch_of);
         let accumulated = over(ACCUMULATED, &format!("with your batch of {yours} accumulated"));
+        let recomputed = over(RECOMPUTED, "with recomputing alone");
         let ways: Vec<String> = accumulated.into_iter().chain(recomputed).collect();
         let ways = (!ways.is_empty()).then(|| ways.join(", and "));
         let words = over("yours", &format!("with your batch of {yours}")).or(ways).or_else(|| {
@@ -260,7 +250,7 @@ impl Tuned {
         match words {
             Some(words) => {
                 let how = if tuning.machine.modelled { "by the model" } else { "measured" };
-                format!("Train with batch {batch}: {how}, {words}")
+                format!("Train with batch {batch}: {how}, an epoch takes {words}")
             }
             None if keeper == batch => {
                 format!("Train with batch {batch}, with everything kept on the device")
@@ -275,13 +265,14 @@ impl Tuned {
     pub fn why(&self) -> String {
         let Tuning { asked, rounds, why, .. } = &self.tuning;
         let tried: usize = rounds.iter().map(|round| round.candidates.len() + round.no_plan.len()).sum();
-        let refits = match rounds.len() {
-            1 => String::new(),
-            2 => "; the model was refitted once with what was measured".to_owned(),
-            3 => "; the model was refitted twice with what was measured".to_owned(),
-            n => format!("; the model was refitted {} times with what was measured", n - 1),
+        let times = match rounds.len() {
+            1 => None,
+            2 => Some("once".to_owned()),
+            3 => Some("twice".to_owned()),
+            n => Some(format!("{} times", n - 1)),
         };
-        let words = capitalised(why);
+        let refits = times.map(|times| format!("; the model was refitted {times} with what was measured"));
+        let (words, refits) = (capitalised(why), refits.unwrap_or_default());
         let plans = if tried == 1 { "1 plan was".to_owned() } else { format!("{tried} plans were") };
         let batches = if asked.least == asked.largest {
             format!("batch {}", asked.largest)
@@ -301,7 +292,6 @@ impl Tuned {
         let batch = training.global_batch.unwrap_or(self.config.batch);
         let epoch = (training.iteration_seconds + training.between_seconds) * (samples / batch as f64);
         let accuracy = training.test_accuracy * 100.0;
-        let noise = training.noise_scale.map(|noise| ("noise scale", noise_in_words(&noise)));
         let facts = [
             ("iterations", training.iterations.to_string()),
             ("iteration, measured in training", training.iteration_seconds.to_string()),
@@ -311,9 +301,7 @@ impl Tuned {
             ("test loss", format!("{:.4}", training.test_loss)),
             ("test accuracy", format!("{accuracy:.1} % of {} held-out samples", training.test_samples)),
         ];
-        let drawn =
-            training.drawn.map(|drawn| ("of the last run, by a plan of their draw", drawn.to_string()));
-        facts.into_iter().chain(drawn).chain(noise).map(|(name, value)| (name.to_owned(), value)).collect()
+        facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn batches(&self) -> Batches {
@@ -328,7 +316,7 @@ impl Tuned {
             .map_or((1, self.config.batch), |cluster| (cluster.passes, cluster.global_batch));
         let passes = passes as f64 * samples / update as f64;
         let between = chosen.map_or(Seconds::ZERO, |f| f.between_seconds * passes);
-        let point = |c: &plimsoll_ir::tuning::Planned| BatchPoint {
+        let point = |c: &Planned| BatchPoint {
             batch: c.batch,
             iteration_seconds: c.iteration_seconds.0,
             epoch_seconds: between.0
@@ -379,14 +367,6 @@ pub fn rule_in_words(rate: &LearningRate) -> String {
     format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
 }
 
-/// Describes a noise scale, with its error and, if it depends on that, the batch of batch norm.
-fn noise_in_words(noise: &NoiseScale) -> String {
-    let NoiseScale { samples, relative_error, batch_norm_over } = *noise;
-    let error = relative_error * 100.0;
-    let over = batch_norm_over.map_or(String::new(), |batch| format!(", with batch norm over {batch}"));
-    format!("{samples:.0} samples, within {error:.0} %{over}")
-}
-
 /// Describes the kept, swapped and recomputed activations of an iteration.
 pub fn placement_in_words(moved: &Moved) -> String {
     let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputed, recomputing } = *moved;
@@ -405,10 +385,7 @@ pub fn placement_in_words(moved: &Moved) -> String {
 }
 
 fn capitalised(words: &str) -> String {
-    match words.get(..1) {
-        Some(first) => first.to_uppercase() + &words[1..],
-        None => words.to_owned(),
-    }
+    words.get(..1).unwrap_or_default().to_uppercase() + words.get(1..).unwrap_or_default()
 }
 
 /// Statement about a study in which nothing was measured.
@@ -476,8 +453,8 @@ fn median_and_worst(ratios: impl Iterator<Item = f64>) -> [f64; 2] {
 }
 
 /// Returns the ops of a profile as a trace, to be filled with predicted seconds.
-fn bare_trace(profile: &Profile, batch: &plimsoll_ir::profile::BatchSamples) -> Trace {
-    let op = |samples: &plimsoll_ir::profile::OpSamples| Op {
+fn bare_trace(profile: &Profile, batch: &BatchSamples) -> Trace {
+    let op = |samples: &OpSamples| Op {
         name: samples.name.clone(),
         layer: String::new(),
         kind: samples.kind.clone(),

@@ -40,28 +40,9 @@ const count = (value) => (known(value) ? Math.round(value).toLocaleString("en-US
 /** "1 op", "2 ops". */
 const counted = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
 
-const TIMES = [
-  [1e-9, "ns"],
-  [1e-6, "µs"],
-  [1e-3, "ms"],
-  [1, "s"],
-  [60, "min"],
-  [3600, "h"],
-];
-const SIZES = [
-  [1, "B"],
-  [2 ** 10, "KiB"],
-  [2 ** 20, "MiB"],
-  [2 ** 30, "GiB"],
-  [2 ** 40, "TiB"],
-];
-const RATES = [
-  [1, "B/s"],
-  [1e3, "kB/s"],
-  [1e6, "MB/s"],
-  [1e9, "GB/s"],
-  [1e12, "TB/s"],
-];
+const TIMES = [[1e-9, "ns"], [1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"]];
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"].map((name, power) => [1024 ** power, name]);
+const RATES = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"].map((name, power) => [1000 ** power, name]);
 
 /** The largest unit in which a value is at least one; the first for nothing. Minutes and hours only where they read better. */
 function unit(units, value) {
