@@ -61,14 +61,6 @@ pub enum RuntimeError {
         /// Loss read.
         loss: f32,
     },
-    /// The iteration of a draw of stochastic depth could not be made.
-    #[error("the draw of iteration {step} has no iteration of its own: {why}")]
-    Draw {
-        /// The iteration, from 0.
-        step: u64,
-        /// The cause.
-        why: String,
-    },
 }
 
 impl RuntimeError {

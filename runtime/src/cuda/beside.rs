@@ -7,7 +7,7 @@
 use super::CudaDevice;
 use super::driver::{Context, CudaStream, PinnedMemory};
 use super::pinned::pinned_memory;
-use crate::device::{Beside, DeviceError, in_range};
+use crate::device::{DeviceError, in_range};
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Way {
 
     /// # Safety
     /// The range is live memory of the device, which nothing writes meanwhile.
-    unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), DeviceError> {
+    pub(super) unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), DeviceError> {
         for part in data.chunks_mut(AT_ONCE) {
             let room = self.pinned.base();
             // SAFETY: the caller's promise; a part fits the buffer, and the copy is over before the buffer is read or used
@@ -58,7 +58,7 @@ impl Way {
 
     /// # Safety
     /// The range is live memory of the device, which nothing else touches meanwhile.
-    unsafe fn write(&mut self, mut device: u64, data: &[u8]) -> Result<(), DeviceError> {
+    pub(super) unsafe fn write(&mut self, mut device: u64, data: &[u8]) -> Result<(), DeviceError> {
         for part in data.chunks(AT_ONCE) {
             let room = self.pinned.base();
             // SAFETY: as in `read`.
@@ -76,7 +76,12 @@ impl Way {
     ///
     /// # Safety
     /// The range is live memory of the device until the stream is idle.
-    unsafe fn write_on(&mut self, stream: &CudaStream, device: u64, data: &[u8]) -> Result<(), DeviceError> {
+    pub(super) unsafe fn write_on(
+        &mut self,
+        stream: &CudaStream,
+        device: u64,
+        data: &[u8],
+    ) -> Result<(), DeviceError> {
         assert!(data.len() <= IN_ORDER, "what is written in order is small");
         if self.taken + data.len() > IN_ORDER {
             stream.synchronise()?;
@@ -94,7 +99,11 @@ impl Way {
 
 impl CudaDevice {
     /// Address of a range, and the way to it, unless the iteration has failed.
-    fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way, &CudaStream), DeviceError> {
+    pub(super) fn way(
+        &mut self,
+        offset: Bytes,
+        length: usize,
+    ) -> Result<(u64, &mut Way, &CudaStream), DeviceError> {
         in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
         if let Some(failure) = &self.now.failure {
             return Err(failure.clone());
@@ -102,28 +111,5 @@ impl CudaDevice {
         self.gpu.context.enter()?;
         let way = self.way.as_mut().expect("who has none is asked for none");
         Ok((self.memory.device(offset), way, self.streams.compute()))
-    }
-}
-
-impl Beside for CudaDevice {
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no command still to run writes it.
-        unsafe { way.read(address, data) }
-    }
-
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no enqueued command touches it; later commands find it written.
-        unsafe { way.write(address, data) }
-    }
-
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        // If nothing has failed, this launches the update that is held back first.
-        self.way(offset, data.len())?;
-        self.launch_update()?;
-        let (address, way, stream) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and the device frees no memory before its streams are idle.
-        unsafe { way.write_on(stream, address, data) }
     }
 }
