@@ -182,19 +182,13 @@ impl Device for Cpu {
     }
 
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().wait_until_idle();
-        // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
-        Ok(())
+        self.write_beside(offset, data)
     }
 
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().wait_until_idle();
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
-        Ok(())
+        self.read_beside(offset, data)
     }
 
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
@@ -237,7 +231,8 @@ impl Device for Cpu {
             return Ok(&mut []);
         }
         self.streams().wait_until_idle();
-        // SAFETY: as in `write`, for as long as the slice borrows the device.
+        // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing, for as long as the
+        // slice borrows the device.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }
 }
