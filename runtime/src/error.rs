@@ -68,4 +68,14 @@ impl RuntimeError {
     pub(crate) fn mismatch(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Self {
         Self::Mismatch { what: what.into(), expected: expected.to_string(), found: found.to_string() }
     }
+
+    /// An error of values that do not belong together, unless they do.
+    pub(crate) fn unless(
+        holds: bool,
+        what: impl std::fmt::Display,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self::mismatch(what.to_string(), expected, found)) }
+    }
 }

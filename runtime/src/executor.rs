@@ -139,10 +139,8 @@ impl Input {
     /// storage alignment.
     fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
         let found = Bytes(data.len() as u64 / if self.rounds { 2 } else { 1 });
-        if found > self.bytes {
-            return Err(RuntimeError::mismatch(format!("bytes of the {what} of a batch"), self.bytes, found));
-        }
-        Ok(found)
+        let what = format_args!("bytes of the {what} of a batch");
+        RuntimeError::unless(found <= self.bytes, what, self.bytes, found).map(|()| found)
     }
 
     /// Writes the host's data in the device's format, in as many bytes as [`Input::fits`] returns.
@@ -213,26 +211,15 @@ impl Executor {
     ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
-        if !self.device.stores(program.feature_maps) {
-            let precision = self.device.facts().precision;
-            let program = program.feature_maps;
-            return Err(RuntimeError::mismatch(
-                "feature maps",
-                format!("those of {precision}"),
-                format!("{program:?}"),
-            ));
-        }
+        let (stores, precision) = (self.device.stores(program.feature_maps), self.device.facts().precision);
+        let found = format_args!("{:?}", program.feature_maps);
+        RuntimeError::unless(stores, "feature maps", format_args!("those of {precision}"), found)?;
         check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
-        if need.union(self.layout) != self.layout {
-            let show =
-                |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
-            return Err(RuntimeError::mismatch(
-                "the executor's memory is too small",
-                show(need),
-                show(self.layout),
-            ));
-        }
+        let show =
+            |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
+        let (fits, what) = (need.union(self.layout) == self.layout, "the executor's memory is too small");
+        RuntimeError::unless(fits, what, show(need), show(self.layout))?;
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
@@ -291,13 +278,9 @@ impl Executor {
                     format!("number {}", launch.alternative + 1),
                 ));
             };
-            if launch.workspace_bytes < alternative.workspace {
-                return Err(RuntimeError::mismatch(
-                    format!("workspace of `{name}` by `{}`", alternative.name),
-                    alternative.workspace,
-                    launch.workspace_bytes,
-                ));
-            }
+            let (needed, there) = (alternative.workspace, launch.workspace_bytes);
+            let what = format_args!("workspace of `{name}` by `{}`", alternative.name);
+            RuntimeError::unless(there >= needed, what, needed, there)?;
         }
         Ok(())
     }
@@ -441,20 +424,17 @@ fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), Runti
     for command in &schedule.commands {
         let Command::Compute { op, again, .. } = command else { continue };
         let op = &program.trace.ops[op.index()];
-        if *again && updating {
-            let what = format!("recomputation of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, "before the first update of a parameter", "after it"));
-        }
+        let what = format_args!("recomputation of `{}`", op.name);
+        let expected = "before the first update of a parameter";
+        RuntimeError::unless(!(*again && updating), what, expected, "after it")?;
         updating |= op.phase == Phase::Update;
     }
     Ok(())
 }
 
 fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
-    if region.bytes() == Bytes(found as u64) {
-        return Ok(());
-    }
-    Err(RuntimeError::mismatch(format!("bytes of region `{}`", region.name), region.bytes().0, found))
+    let (what, bytes) = (format_args!("bytes of region `{}`", region.name), region.bytes().0);
+    RuntimeError::unless(bytes == found as u64, what, bytes, found)
 }
 
 impl Loaded {
@@ -522,25 +502,16 @@ fn room_of(steps: &[Step]) -> Room {
 /// Checks that kernels and trace agree, and that every operand lies whole in its tensor or among the resident bytes.
 fn check_program(program: &Program) -> Result<(), RuntimeError> {
     let trace = &program.trace;
-    if program.kernels.len() != trace.ops.len() {
-        return Err(RuntimeError::mismatch("kernels of the program", trace.ops.len(), program.kernels.len()));
-    }
+    let (kernels, ops) = (program.kernels.len(), trace.ops.len());
+    RuntimeError::unless(kernels == ops, "kernels of the program", ops, kernels)?;
     for region in &program.resident {
         let end = region.offset.0.saturating_add(region.bytes().0);
-        if end > trace.resident_bytes.0 {
-            return Err(RuntimeError::mismatch(
-                format!("end of region `{}`", region.name),
-                trace.resident_bytes,
-                end,
-            ));
-        }
+        let (what, most) = (format_args!("end of region `{}`", region.name), trace.resident_bytes);
+        RuntimeError::unless(end <= most.0, what, most, end)?;
     }
     for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
-        let count = kernel.call.operands().len();
-        if kernel.operands.len() != count {
-            let what = format!("operands of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, count, kernel.operands.len()));
-        }
+        let (count, found) = (kernel.call.operands().len(), kernel.operands.len());
+        RuntimeError::unless(found == count, format_args!("operands of `{}`", op.name), count, found)?;
         for (i, (operand, spec)) in kernel.specified().enumerate() {
             let OperandSpec { access, .. } = spec;
             let bytes = spec.bytes_in(program.feature_maps);
@@ -549,20 +520,13 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
                 Operand::Tensor(tensor) => {
                     let told = (!access.reads() || op.reads.contains(&tensor))
                         && (!access.writes() || op.writes.contains(&tensor));
-                    if !told {
-                        let what = format!("operand {i} of `{}` in its op's reads and writes", op.name);
-                        return Err(RuntimeError::mismatch(what, format!("{access:?}"), tensor));
-                    }
+                    let what = format_args!("operand {i} of `{}` in its op's reads and writes", op.name);
+                    RuntimeError::unless(told, what, format_args!("{access:?}"), tensor)?;
                     trace.tensors[tensor.index()].bytes
                 }
             };
-            if bytes > room {
-                return Err(RuntimeError::mismatch(
-                    format!("bytes of operand {i} of `{}`", op.name),
-                    bytes,
-                    room,
-                ));
-            }
+            let what = format_args!("bytes of operand {i} of `{}`", op.name);
+            RuntimeError::unless(bytes <= room, what, bytes, room)?;
         }
     }
     Ok(())

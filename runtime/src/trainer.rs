@@ -204,13 +204,8 @@ impl Trainer {
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
     ) -> Result<Trainer, RuntimeError> {
-        if plan.virtual_workers != 1 {
-            return Err(RuntimeError::mismatch(
-                "virtual workers of a plain training",
-                1,
-                plan.virtual_workers,
-            ));
-        }
+        let (what, workers) = ("virtual workers of a plain training", plan.virtual_workers);
+        RuntimeError::unless(workers == 1, what, 1, workers)?;
         Trainer::with(executor, train, evaluate, plan, None)
     }
 
@@ -242,20 +237,14 @@ impl Trainer {
         plan: TrainingPlan,
         share: Option<Box<Share>>,
     ) -> Result<Trainer, RuntimeError> {
-        if plan.batch != train.batch() {
-            return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
-        }
+        let batch = train.batch();
+        RuntimeError::unless(plan.batch == batch, "batch of the training plan", batch, plan.batch)?;
         let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
-        if states != planned {
-            return Err(RuntimeError::mismatch("optimizer of the training plan", states, planned));
-        }
+        RuntimeError::unless(states == planned, "optimizer of the training plan", states, planned)?;
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {
             let found = format!("{} regions of another network", evaluate.resident().len());
-            return Err(RuntimeError::mismatch(
-                "resident part of the evaluation",
-                train.resident().len(),
-                found,
-            ));
+            let (what, expected) = ("resident part of the evaluation", train.resident().len());
+            return Err(RuntimeError::mismatch(what, expected, found));
         }
         let mut trainer = Trainer {
             executor,
@@ -334,10 +323,8 @@ impl Trainer {
     fn accept(&mut self, data: &dyn Dataset) -> Result<u64, RuntimeError> {
         self.check_shape(data)?;
         let per_epoch = self.iterations_per_epoch(data.len());
-        if per_epoch == 0 {
-            let expected = format!("at most the {} samples of {}", data.len(), data.name());
-            return Err(RuntimeError::mismatch("batch", expected, self.plan.samples_of_update()));
-        }
+        let expected = format_args!("at most the {} samples of {}", data.len(), data.name());
+        RuntimeError::unless(per_epoch > 0, "batch", expected, self.plan.samples_of_update())?;
         let name = DataName { name: data.name().to_owned(), samples: data.len() as u64 };
         if let Some((begun, _)) = self.data.as_ref().filter(|(begun, _)| *begun != name) {
             let show = |d: &DataName| format!("{} ({} samples)", d.name, d.samples);
@@ -350,30 +337,18 @@ impl Trainer {
     fn check_shape(&self, data: &dyn Dataset) -> Result<(), RuntimeError> {
         let NetworkSpec { image: [height, width], channels, classes, name } = &self.plan.network;
         let expected = Shape { height: *height, width: *width, channels: *channels };
-        if data.image() != expected {
-            let what = format!("images of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, expected, data.image()));
-        }
-        if data.classes() > *classes {
-            let what = format!("classes of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, format!("at most {classes}"), data.classes()));
-        }
-        let takes_tokens = self.train.program().vocabulary().is_some();
-        if data.holds_tokens() != takes_tokens {
-            let kind = |tokens| if tokens { "texts" } else { "images" };
-            let what = format!("samples of {} for {name}", data.name());
-            let expected = kind(takes_tokens);
-            return Err(RuntimeError::mismatch(what, expected, kind(data.holds_tokens())));
-        }
-        let each = self.train.program().label_count() / self.train.batch();
-        if data.labels() as u64 != each {
-            let what = format!("labels of a sample of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, each, data.labels()));
-        }
-        if data.is_empty() {
-            return Err(RuntimeError::mismatch(format!("samples of {}", data.name()), "at least 1", 0));
-        }
-        Ok(())
+        let (image, of, tokens) = (data.image(), data.name(), data.holds_tokens());
+        RuntimeError::unless(image == expected, format_args!("images of {of} for {name}"), expected, image)?;
+        let (found, what) = (data.classes(), format_args!("classes of {of} for {name}"));
+        RuntimeError::unless(found <= *classes, what, format_args!("at most {classes}"), found)?;
+        let kind = |tokens| if tokens { "texts" } else { "images" };
+        let (takes, what) =
+            (self.train.program().vocabulary().is_some(), format_args!("samples of {of} for {name}"));
+        RuntimeError::unless(tokens == takes, what, kind(takes), kind(tokens))?;
+        let (each, found) = (self.train.program().label_count() / self.train.batch(), data.labels());
+        let what = format_args!("labels of a sample of {of} for {name}");
+        RuntimeError::unless(found as u64 == each, what, each, found)?;
+        RuntimeError::unless(!data.is_empty(), format_args!("samples of {of}"), "at least 1", 0)
     }
 
     /// Trains until `until` iterations are done in all, counted from the start of training.
@@ -578,11 +553,8 @@ impl Trainer {
     ) -> Result<Option<Evaluation>, RuntimeError> {
         self.check_shape(data)?;
         let Some(evaluate) = &self.evaluate else {
-            return Err(RuntimeError::mismatch(
-                "programs of the trainer",
-                "one for evaluation",
-                "only training",
-            ));
+            let (what, expected) = ("programs of the trainer", "one for evaluation");
+            return Err(RuntimeError::mismatch(what, expected, "only training"));
         };
         // Its input uses the same memory.
         self.fed = None;

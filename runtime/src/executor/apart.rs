@@ -268,13 +268,8 @@ impl Builder<'_> {
             parts.push(Part { regions: of_piece, needed, updated, update, last, complete: EventId(0) });
         }
         let of_parts: usize = parts.iter().map(|part| part.update.len()).sum();
-        if of_parts != self.updates().count() {
-            return Err(RuntimeError::mismatch(
-                "updates of the gradients that workers sum",
-                self.updates().count(),
-                of_parts,
-            ));
-        }
+        let (what, updates) = ("updates of the gradients that workers sum", self.updates().count());
+        RuntimeError::unless(of_parts == updates, what, updates, of_parts)?;
         // With these, the data saved before an update are all of the state, together with the running statistics.
         let is_updated = |region: &Region| {
             parts.iter().flat_map(|part| &part.updated).any(|updated| updated.offset == region.offset)

@@ -24,17 +24,10 @@ impl Executor {
         schedule: &Schedule,
         before: Option<CommandId>,
     ) -> Result<Loaded, RuntimeError> {
-        if !trains(program) {
-            return Err(RuntimeError::mismatch(
-                "program whose state is kept",
-                "one that trains",
-                "no update",
-            ));
-        }
+        let what = "program whose state is kept";
+        RuntimeError::unless(trains(program), what, "one that trains", "no update")?;
         let (needed, there) = (MemoryLayout::default().keeping_state(program).state, self.layout.state);
-        if there < needed {
-            return Err(RuntimeError::mismatch("host memory for copies of the state", needed, there));
-        }
+        RuntimeError::unless(there >= needed, "host memory for copies of the state", needed, there)?;
         let copies = StateCopies::of(program, self.layout);
         let mut loaded = self.load_with(program, schedule, |builder| {
             let of_half = |half| {

@@ -170,9 +170,8 @@ impl Trainer {
         }
         share.group.broadcast(&mut words)?;
         let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
-        if words.len() != 2 + elements {
-            return Err(RuntimeError::mismatch("numbers of worker 0's state", elements, words.len() - 2));
-        }
+        let found = words.len() - 2;
+        RuntimeError::unless(found == elements, "numbers of worker 0's state", elements, found)?;
         if share.group.facts().rank == 0 {
             return Ok(());
         }

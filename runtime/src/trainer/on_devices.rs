@@ -13,7 +13,7 @@
 
 use super::passes::{GOES_ON, LOOK, is_finite};
 use super::share::Share;
-use super::{Metrics, Place, Source, Trainer, sums};
+use super::{Metrics, Place, sums};
 use crate::device::{Collective, DeviceError};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
@@ -95,7 +95,7 @@ impl Share {
 
     /// During this worker's last pass: agrees with the others on the update, and has the devices sum each part once it is
     /// complete. Returns the results of all passes; `None` if a worker leaves.
-    fn sum_on_devices(
+    pub(super) fn sum_on_devices(
         &mut self,
         executor: &mut Executor,
         train: &Loaded,
@@ -137,21 +137,5 @@ impl Share {
         }
         self.wait_for_devices(executor, |devices| devices.is_done())?;
         Ok(Some(all))
-    }
-}
-
-impl Trainer {
-    /// Runs this worker's last pass after its earlier ones, and the sums over all devices. Returns the results of all
-    /// passes; `None` if a worker leaves.
-    pub(super) fn pass_on_devices(
-        &mut self,
-        share: &mut Share,
-        source: &mut Source<'_>,
-        place: Place,
-        mine: Vec<Metrics>,
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
-        self.run_pass(share, source, place, |share, executor, train| {
-            share.sum_on_devices(executor, train, place, mine)
-        })
     }
 }

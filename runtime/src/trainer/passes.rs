@@ -153,7 +153,9 @@ impl Trainer {
                 write(&mut self.executor, &share.statistics, before)?;
             }
             if share.on_devices && number + 1 == share.mine.end {
-                return self.pass_on_devices(share, source, (step, number), mine);
+                return self.run_pass(share, source, (step, number), |share, executor, train| {
+                    share.sum_on_devices(executor, train, (step, number), mine)
+                });
             }
             mine.push(self.pass(share, source, (step, number))?);
         }
@@ -175,7 +177,7 @@ impl Trainer {
     }
 
     /// Runs the pass of a virtual worker, and takes its results during it; meanwhile the next input is read.
-    pub(super) fn run_pass<T>(
+    fn run_pass<T>(
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,

@@ -116,14 +116,11 @@ impl Share {
     ) -> Result<Share, RuntimeError> {
         let (facts, virtual_workers) = (group.facts(), plan.virtual_workers);
         let (can_be_lost, on_devices) = (executor.device().can_be_lost(), executor.sums_on_devices());
-        if virtual_workers < facts.workers as u64 {
-            let expected = format!("at least the {} workers", facts.workers);
-            return Err(RuntimeError::mismatch("virtual workers", expected, virtual_workers));
-        }
-        if !train.is_apart() {
-            let expected = "one that was loaded in two parts";
-            return Err(RuntimeError::mismatch("program of a worker", expected, "one in one part"));
-        }
+        let (enough, expected) =
+            (virtual_workers >= facts.workers as u64, format_args!("at least the {} workers", facts.workers));
+        RuntimeError::unless(enough, "virtual workers", expected, virtual_workers)?;
+        let (what, expected) = ("program of a worker", "one that was loaded in two parts");
+        RuntimeError::unless(train.is_apart(), what, expected, "one in one part")?;
         let is_state = |region: &&Region| matches!(region.role, Role::State(_));
         let statistics = train.resident().iter().filter(is_state).cloned().collect();
         let mut free = 0..;

@@ -94,7 +94,7 @@ fn forward_lane(s: &Sizes) -> [usize; 2] {
 /// Floats of workspace for [`forward`].
 pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
     if winograd::serves(shape) {
-        return winograd::forward_scratch(shape, lanes);
+        return winograd::Work::forward(shape).scratch(lanes);
     }
     let [matrix, output] = forward_lane(&Sizes::of(shape));
     lanes * (matrix + output)
@@ -202,7 +202,7 @@ pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize 
     let s = Sizes::of(shape);
     let width = FilterTasks::of(&s, &Columns::of(shape, 0)).width;
     let blocks = if winograd::serves(shape) {
-        winograd::backward_filter_scratch(shape, lanes)
+        winograd::Work::filter(shape).scratch(lanes)
     } else if s.direct {
         0
     } else {
@@ -276,7 +276,7 @@ fn data_block(s: &Sizes) -> usize {
 /// Floats of workspace for [`backward_data`]: a block for each lane.
 pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
     if winograd::serves(shape) {
-        return winograd::backward_data_scratch(shape, lanes);
+        return winograd::Work::backward(shape).scratch(lanes);
     }
     let s = Sizes::of(shape);
     if s.direct { 0 } else { lanes * lane_floats(data_block(&s) * s.weights) }

@@ -100,16 +100,10 @@ impl Gate {
                 Gate::Open => map_rows([dy], [], to, 1, len, |[dy], []| dy),
                 Gate::Output(y, ceiling) => {
                     let y = y.read(start, len, lane);
-                    map_rows(
-                        [y, dy],
-                        [],
-                        to,
-                        1,
-                        len,
-                        move |[y, dy], []| {
-                            if y > 0.0 && y < ceiling { dy } else { 0.0 }
-                        },
-                    );
+                    let passed = move |[y, dy]: [f32; 2], []: [f32; 0]| {
+                        if y > 0.0 && y < ceiling { dy } else { 0.0 }
+                    };
+                    map_rows([y, dy], [], to, 1, len, passed);
                 }
                 Gate::Mask(mask) => pass_where_set_from(start, mask, dy, to, len),
             }
@@ -249,19 +243,12 @@ pub(super) unsafe fn inference(shape: &RowShape, epsilon: f32, run: &Run) {
     let [mean, variance] = run.all(["running mean", "running variance"]);
     let chunks = chunks(shape);
     chunks.each(run.threads, |_, start, rows, _| {
+        let normal = move |[x]: [f32; 1], [gamma, beta, mean, variance]: [f32; 4]| {
+            (x - mean) * (gamma / (variance + epsilon).sqrt()) + beta
+        };
+        let parameters = [gamma, beta, mean, variance];
         // SAFETY: the caller's promise; chunks do not overlap.
-        unsafe {
-            map_rows(
-                [x.at(start)],
-                [gamma, beta, mean, variance],
-                y.at(start),
-                rows,
-                chunks.channels,
-                move |[x], [gamma, beta, mean, variance]| {
-                    (x - mean) * (gamma / (variance + epsilon).sqrt()) + beta
-                },
-            );
-        }
+        unsafe { map_rows([x.at(start)], parameters, y.at(start), rows, chunks.channels, normal) };
     });
 }
 

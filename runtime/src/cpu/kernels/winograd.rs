@@ -308,7 +308,7 @@ fn points(first: Ptr<f32>, apart: usize) -> [[Ptr<f32>; 4]; 4] {
 }
 
 /// Division of a convolution into tasks: by tiles and by output channels.
-struct Work {
+pub(super) struct Work {
     patches: Patches,
     outputs: Outputs,
     /// Output channels of a task, and number of tasks that share them.
@@ -326,20 +326,20 @@ impl Work {
         Work { patches, outputs, width, parts: outputs.channels.div_ceil(width), tiles }
     }
 
-    fn forward(s: &ConvShape) -> Work {
+    pub fn forward(s: &ConvShape) -> Work {
         let outputs = Outputs { image: s.output.map(|n| n as usize), channels: s.out_channels as usize };
         Work::new(Patches::new(s.batch, s.input, s.output, s.window.padding, s.in_channels), outputs)
     }
 
     /// The input gradient as a forward pass over the output's gradient.
-    fn backward(s: &ConvShape) -> Work {
+    pub fn backward(s: &ConvShape) -> Work {
         let outputs = Outputs { image: s.input.map(|n| n as usize), channels: s.in_channels as usize };
         let padding = s.window.padding.map(|p| 2 - p);
         Work::new(Patches::new(s.batch, s.output, s.input, padding, s.out_channels), outputs)
     }
 
     /// The filter gradient: a task has all tiles, so it takes fewer channels to serve many threads.
-    fn filter(s: &ConvShape) -> Work {
+    pub fn filter(s: &ConvShape) -> Work {
         let mut work = Work::forward(s);
         work.width = work.width.min((work.outputs.channels / 2).next_multiple_of(LEAST_CHANNELS));
         work.parts = work.outputs.channels.div_ceil(work.width);
@@ -358,7 +358,8 @@ impl Work {
         ]
     }
 
-    fn scratch(&self, lanes: usize) -> usize {
+    /// Floats of workspace.
+    pub fn scratch(&self, lanes: usize) -> usize {
         lanes * self.lane().iter().sum::<usize>()
     }
 
@@ -389,21 +390,6 @@ fn cut(work: &Work, scratch: Ptr<f32>, lane: usize) -> [Ptr<f32>; 4] {
         start = start.at(len);
         part
     })
-}
-
-/// Floats of workspace for [`forward`].
-pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::forward(shape).scratch(lanes)
-}
-
-/// Floats of workspace for [`backward_data`].
-pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::backward(shape).scratch(lanes)
-}
-
-/// Floats of workspace for [`backward_filter`].
-pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::filter(shape).scratch(lanes)
 }
 
 /// y = x * weight + bias.
