@@ -242,9 +242,24 @@ pub trait Device: Send {
         Ok(true)
     }
 
-    /// Access to the allocation while an iteration runs; `None` if the host has none.
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        None
+    /// Returns `true` if the host can read and write the allocation while an iteration runs, by the next three methods.
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    /// Reads bytes that no pending command writes.
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        self.read(offset, data)
+    }
+
+    /// Writes bytes that no pending command touches; commands enqueued later read the new bytes.
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        self.write(offset, data)
+    }
+
+    /// Enqueues a write on the compute stream.
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        self.write(offset, data)
     }
 
     /// Sums over the devices of several workers; `None` if the device cannot sum and the hosts must.
@@ -255,18 +270,6 @@ pub trait Device: Send {
     /// A part of the host memory, between iterations, or during one that does not touch it; available even after the device
     /// is lost.
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error>;
-}
-
-/// Access to the allocation while an iteration runs.
-pub trait Beside {
-    /// Reads bytes that no pending command writes.
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error>;
-
-    /// Writes bytes that no pending command touches; commands enqueued later read the new bytes.
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error>;
-
-    /// Enqueues a write on the compute stream.
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error>;
 }
 
 /// Sums over the devices of several workers, made by the devices themselves, in an order that they choose.

@@ -171,4 +171,14 @@ fn holders(held_by: &[OtherProcess]) -> String {
             format!(", while others are on the device, too: {}", all.join(", "))
         }
     }
+
+    /// An error of values that do not belong together, unless they do.
+    pub(crate) fn unless(
+        holds: bool,
+        what: impl std::fmt::Display,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self::mismatch(what.to_string(), expected, found)) }
+    }
 }

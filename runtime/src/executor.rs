@@ -12,29 +12,28 @@
 mod apart;
 mod feeding;
 mod keeping;
+mod steps;
 mod timing;
 
 use crate::cpu::kernels::rounded;
-use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
+use crate::device::{Begun, Device, IterationId, MemoryLayout, Room};
 use crate::error::{Kind, RuntimeError};
-use crate::host::{HostSlab, host_slab};
-use crate::state::Half;
+use crate::host::host_slab;
+use crate::state::{Half, StateCopies};
 use crate::waits::crossing_waits;
-use apart::Apart;
 pub(crate) use apart::Part;
-use feeding::{Feeding, Slots};
-use keeping::Keeping;
-use plimsoll_ir::check::{Places, locate};
+use feeding::Slots;
+use plimsoll_ir::check::locate;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNMENT};
-use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, alternative_of, moved};
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Phase, Trace};
-use plimsoll_ir::{Bytes, CommandId, Float, Seconds, TensorId};
-use std::ffi::CString;
+use plimsoll_ir::{Bytes, Float, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use steps::{Builder, Step};
 use timing::Joined;
 
 /// A device with its memory, ready to run loaded programs: one allocation for everything, three streams, and the commands of
@@ -87,38 +86,42 @@ pub struct Whole {
     pub waited: Seconds,
 }
 
+/// Iterations of a loaded program, and parts of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Iteration {
+    /// The schedule's commands.
+    Plain,
+    /// The same, timed.
+    Timed,
+    /// With the next input from this slot.
+    Feeding(Half),
+    /// With a copy of the state to this half and, if there are slots, the next input from the slot of that half.
+    Copying(Half),
+    /// Nothing but a copy of the state to this half.
+    StateAlone(Half),
+    /// The pass, without the update, which brings the next input if a slot is given.
+    Pass(Option<Half>),
+    /// The update after a pass.
+    Update,
+}
+
 /// A program under a schedule, bound to one executor's memory.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Samples in an iteration.
-    batch: u64,
-    resident: Vec<Region>,
-    hyper: Region,
-    metrics: Region,
-    inputs: Inputs,
-    /// Source of later inputs; `None` if each input is written before its iteration.
-    slots: Option<Slots>,
-    plain: Enqueued,
-    /// The same commands, followed by the next input from each slot.
-    fed: Option<[Enqueued; 2]>,
-    timed: Enqueued,
-    /// Commands that are timed as one.
-    joined: Vec<Joined>,
-    keeping: Option<Keeping>,
-    apart: Option<Apart>,
-    trace: Arc<Trace>,
+    program: Arc<Program>,
     schedule: Arc<Schedule>,
-    executor: u64,
-}
-
-/// Tensors that the host writes before each iteration.
-#[derive(Clone, Debug)]
-struct Inputs {
     images: Input,
     labels: Input,
-    /// Vocabulary size, if the images are tokens.
-    vocabulary: Option<u32>,
-    label_count: u64,
+    /// Source of later inputs; `None` if each input is written before its iteration.
+    slots: Option<Slots>,
+    sequences: Vec<(Iteration, Enqueued)>,
+    /// Commands that are timed as one.
+    joined: Vec<Joined>,
+    /// Places of the state's copies, if they are kept.
+    copies: Option<StateCopies>,
+    /// Parts that workers sum, if the pass and the update can be run one by one.
+    parts: Vec<Part>,
+    executor: u64,
 }
 
 /// Pieces of a tensor that the host writes before each iteration.
@@ -136,10 +139,8 @@ impl Input {
     /// storage alignment.
     fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
         let found = Bytes(data.len() as u64 / if self.rounds { 2 } else { 1 });
-        if found > self.bytes {
-            return Err(RuntimeError::mismatch(format!("bytes of the {what} of a batch"), self.bytes, found));
-        }
-        Ok(found)
+        let what = format_args!("bytes of the {what} of a batch");
+        RuntimeError::unless(found <= self.bytes, what, self.bytes, found).map(|()| found)
     }
 
     /// Writes the host's data in the device's format, in as many bytes as [`Input::fits`] returns.
@@ -158,20 +159,6 @@ impl Input {
 struct Enqueued {
     id: IterationId,
     steps: Vec<Step>,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Compute(Arc<Launch>),
-    Copy(Transfer),
-    Record(Stream, EventId),
-    Wait(Stream, EventId),
-}
-
-impl Step {
-    fn launch(&self) -> Option<&Launch> {
-        if let Step::Compute(launch) = self { Some(launch) } else { None }
-    }
 }
 
 impl MemoryLayout {
@@ -213,98 +200,72 @@ impl Executor {
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
-        self.load_with(program, schedule, |_, _| Ok((None, None)))
+        self.load_with(program, schedule, |_| Ok(Vec::new()))
     }
 
     fn load_with(
         &mut self,
         program: &Program,
         schedule: &Schedule,
-        more: impl FnOnce(&mut Executor, &Builder) -> Result<(Option<Keeping>, Option<Apart>), RuntimeError>,
+        more: impl FnOnce(&Builder) -> Result<Vec<(Iteration, Vec<Step>)>, RuntimeError>,
     ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(|fault| {
             let message = format!("the schedule is not valid for this program: {fault}");
             RuntimeError::new(Kind::Verification, message)
         })?;
         check_program(program)?;
-        if !self.device.stores(program.feature_maps) {
-            let precision = self.device.facts().precision;
-            let program = program.feature_maps;
-            return Err(RuntimeError::mismatch(
-                "feature maps",
-                format!("those of {precision}"),
-                format!("{program:?}"),
-            ));
-        }
+        let (stores, precision) = (self.device.stores(program.feature_maps), self.device.facts().precision);
+        let found = format_args!("{:?}", program.feature_maps);
+        RuntimeError::unless(stores, "feature maps", format_args!("those of {precision}"), found)?;
         check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
-        if need.union(self.layout) != self.layout {
-            let show =
-                |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
-            return Err(RuntimeError::mismatch(
-                "the executor's memory is too small",
-                show(need),
-                show(self.layout),
-            ));
-        }
+        let show =
+            |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
+        let (fits, what) = (need.union(self.layout) == self.layout, "the executor's memory is too small");
+        RuntimeError::unless(fits, what, show(need), show(self.layout))?;
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
         let slots = Slots::within(program, self.layout);
         let builder =
             Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident, slots };
-        let plain = self.enqueued(false, builder.plain_steps(None));
-        let fed = slots.map(|_| Half::BOTH.map(|slot| self.enqueued(false, builder.plain_steps(Some(slot)))));
+        let plain = builder.plain_steps(Vec::new());
         self.check_launches(program, &plain)?;
         let joined = builder.joined(&*self.device);
-        let timed = self.enqueued(true, builder.timed_steps(&joined));
-        let (keeping, apart) = more(self, &builder)?;
-        let others = keeping.iter().flat_map(Keeping::sequences);
-        let others = others.chain(apart.iter().flat_map(Apart::sequences)).chain(fed.iter().flatten());
-        let room =
-            [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
+        let mut all = vec![(Iteration::Plain, plain), (Iteration::Timed, builder.timed_steps(&joined))];
+        for slot in slots.map(|_| Half::BOTH).into_iter().flatten() {
+            all.push((Iteration::Feeding(slot), builder.plain_steps(builder.next_input(slot))));
+        }
+        all.extend(more(&builder)?);
+        let room = all.iter().map(|(_, steps)| room_of(steps)).fold(self.room, Room::union);
         if room != self.room {
             self.device.reserve(room)?;
             self.room = room;
         }
+        let sequences = all.into_iter().map(|(iteration, steps)| {
+            let id = IterationId { number: self.sequences, timed: iteration == Iteration::Timed };
+            self.sequences += 1;
+            (iteration, Enqueued { id, steps })
+        });
+        let rounds = program.feature_maps == Float::Bf16 && program.vocabulary().is_none();
         Ok(Loaded {
-            batch: program.trace.batch,
-            resident: program.resident.clone(),
-            hyper: program.hyper().clone(),
-            metrics: program.metrics().clone(),
-            inputs: Inputs {
-                images: Input {
-                    rounds: program.feature_maps == Float::Bf16 && program.vocabulary().is_none(),
-                    ..builder.input(program.images)
-                },
-                labels: builder.input(program.labels),
-                vocabulary: program.vocabulary(),
-                label_count: program.label_count(),
-            },
+            sequences: sequences.collect(),
+            images: Input { rounds, ..builder.input(program.images) },
+            labels: builder.input(program.labels),
             slots,
-            plain,
-            fed,
-            timed,
             joined,
-            keeping,
-            apart,
-            trace: Arc::new(program.trace.clone()),
+            copies: None,
+            parts: Vec::new(),
+            program: Arc::new(program.clone()),
             schedule: Arc::new(schedule.clone()),
             executor: self.id,
         })
     }
 
-    /// Wraps steps as a new sequence of commands.
-    fn enqueued(&mut self, timed: bool, steps: Vec<Step>) -> Enqueued {
-        let id = IterationId { number: self.sequences, timed };
-        self.sequences += 1;
-        Enqueued { id, steps }
-    }
-
     /// Checks requirements of kernels that no schedule guarantees: aligned operands, an alternative that this device has,
     /// and the scratch that it needs.
-    fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
-        for launch in enqueued.steps.iter().filter_map(Step::launch) {
+    fn check_launches(&self, program: &Program, steps: &[Step]) -> Result<(), RuntimeError> {
+        for launch in steps.iter().filter_map(Step::launch) {
             let name = &program.trace.ops[launch.op.index()].name;
             let mut addresses = launch.offsets.iter().chain([&launch.workspace]);
             if let Some(odd) = addresses.find(|a| a.0 % STORAGE_ALIGNMENT != 0) {
@@ -320,21 +281,16 @@ impl Executor {
                     format!("number {}", launch.alternative + 1),
                 ));
             };
-            if launch.workspace_bytes < alternative.workspace {
-                return Err(RuntimeError::mismatch(
-                    format!("workspace of `{name}` by `{}`", alternative.name),
-                    alternative.workspace,
-                    launch.workspace_bytes,
-                ));
-            }
+            let (needed, there) = (alternative.workspace, launch.workspace_bytes);
+            let what = format_args!("workspace of `{name}` by `{}`", alternative.name);
+            RuntimeError::unless(there >= needed, what, needed, there)?;
         }
         Ok(())
     }
 
     /// Runs one iteration and waits for its end.
     pub fn run(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        self.start(loaded);
-        self.finish()
+        self.run_as(loaded, Iteration::Plain)
     }
 
     /// Runs one iteration as training does, without timed commands, and waits for its end.
@@ -358,7 +314,7 @@ impl Executor {
 
     /// Enqueues one iteration; [`Executor::finish`] must follow. Meanwhile the host is free to prepare the next input.
     pub fn start(&mut self, loaded: &Loaded) {
-        self.enqueue(loaded, &loaded.plain);
+        self.start_as(loaded, Iteration::Plain);
     }
 
     /// Waits for the end of the iteration or pass that was started.
@@ -369,18 +325,24 @@ impl Executor {
     /// Runs one iteration with an event before and after each command, and returns the measured times. Commands that the
     /// device joins to one kernel are timed as that kernel; each gets a share of its time, by the bytes of their operands.
     pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
-        self.enqueue(loaded, &loaded.timed);
-        self.device.synchronise()?;
+        self.run_as(loaded, Iteration::Timed)?;
         Ok(timing::timeline(&mut *self.device, loaded))
     }
 
-    fn enqueue(&mut self, loaded: &Loaded, enqueued: &Enqueued) {
+    /// Enqueues an iteration for which the program was loaded, or a part of one; [`Executor::finish`] must follow.
+    pub(crate) fn start_as(&mut self, loaded: &Loaded, iteration: Iteration) {
         // Its addresses belong to one executor's memory and would be wild in another's.
         assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
-        if self.device.begin(enqueued.id) == Begun::Replayed {
-            return;
+        let Enqueued { id, steps } = loaded.sequence(iteration);
+        if self.device.begin(*id) == Begun::Enqueue {
+            self.enqueue_steps(steps);
         }
-        self.enqueue_steps(&enqueued.steps);
+    }
+
+    /// Runs an iteration for which the program was loaded, or a part of one.
+    pub(crate) fn run_as(&mut self, loaded: &Loaded, iteration: Iteration) -> Result<(), RuntimeError> {
+        self.start_as(loaded, iteration);
+        self.finish()
     }
 
     /// Enqueues some steps of an iteration that was begun, and lets them start.
@@ -391,6 +353,7 @@ impl Executor {
                 Step::Copy(transfer) => self.device.copy(*transfer),
                 Step::Record(stream, event) => self.device.record(*stream, *event),
                 Step::Wait(stream, event) => self.device.wait(*stream, *event),
+                Step::Update(_) => {}
             }
         }
         self.device.submit();
@@ -399,13 +362,13 @@ impl Executor {
     /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
     /// `[batch][length]`); they do not survive an iteration. A program in bf16 gets rounded images.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
-        self.write_input("images", &loaded.inputs.images, data)
+        self.write_input("images", &loaded.images, data)
     }
 
     /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for a label that does not
     /// count) of the next iteration.
     pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
-        self.write_input("labels", &loaded.inputs.labels, data)
+        self.write_input("labels", &loaded.labels, data)
     }
 
     fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
@@ -427,9 +390,9 @@ impl Executor {
 
     /// Runs one iteration as a timed one, and returns the device's health during it instead of times.
     pub fn run_watched(&mut self, loaded: &Loaded) -> Result<Option<Health>, RuntimeError> {
-        self.enqueue(loaded, &loaded.timed);
+        self.start_as(loaded, Iteration::Timed);
         let health = self.device.health();
-        self.device.synchronise()?;
+        self.finish()?;
         Ok(health)
     }
 
@@ -464,51 +427,48 @@ fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), Runti
     for command in &schedule.commands {
         let Command::Compute { op, again, .. } = command else { continue };
         let op = &program.trace.ops[op.index()];
-        if *again && updating {
-            let what = format!("recomputation of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, "before the first update of a parameter", "after it"));
-        }
+        let what = format_args!("recomputation of `{}`", op.name);
+        let expected = "before the first update of a parameter";
+        RuntimeError::unless(!(*again && updating), what, expected, "after it")?;
         updating |= op.phase == Phase::Update;
     }
     Ok(())
 }
 
 fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
-    if region.bytes() == Bytes(found as u64) {
-        return Ok(());
-    }
-    Err(RuntimeError::mismatch(format!("bytes of region `{}`", region.name), region.bytes().0, found))
+    let (what, bytes) = (format_args!("bytes of region `{}`", region.name), region.bytes().0);
+    RuntimeError::unless(bytes == found as u64, what, bytes, found)
 }
 
 impl Loaded {
+    fn sequence(&self, iteration: Iteration) -> &Enqueued {
+        let found = self.sequences.iter().find(|(kind, _)| *kind == iteration);
+        &found.expect("it was loaded for such iterations").1
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
     /// Samples in an iteration.
     pub fn batch(&self) -> u64 {
-        self.batch
-    }
-
-    /// Vocabulary size of a network that takes tokens.
-    pub fn vocabulary(&self) -> Option<u32> {
-        self.inputs.vocabulary
-    }
-
-    /// Labels of a batch.
-    pub fn label_count(&self) -> u64 {
-        self.inputs.label_count
+        self.program.trace.batch
     }
 
     /// The resident regions.
     pub fn resident(&self) -> &[Region] {
-        &self.resident
+        &self.program.resident
     }
 
     /// Region to which the hyperparameters are written.
     pub fn hyper(&self) -> &Region {
-        &self.hyper
+        self.program.hyper()
     }
 
     /// Region from which the metrics are read.
     pub fn metrics(&self) -> &Region {
-        &self.metrics
+        self.program.metrics()
     }
 
     /// The schedule that runs.
@@ -518,169 +478,43 @@ impl Loaded {
 
     /// The trace that the schedule is for.
     pub fn trace(&self) -> &Trace {
-        &self.trace
+        &self.program.trace
     }
 }
 
-impl Enqueued {
-    fn room(&self) -> Room {
-        let mut room = Room::default();
-        let mut commands = [0; 3];
-        for step in &self.steps {
-            let stream = match step {
-                Step::Compute(_) => Stream::Compute,
-                Step::Copy(transfer) => transfer.stream,
-                Step::Record(stream, event) => {
-                    room.events = room.events.max(event.0 + 1);
-                    *stream
-                }
-                Step::Wait(stream, _) => *stream,
-            };
-            commands[stream.index()] += 1;
-        }
-        Room { commands: commands.into_iter().max().unwrap_or_default(), ..room }
-    }
-}
-
-/// First free event number.
-fn unused(events: &[Option<EventId>]) -> u32 {
-    events.iter().flatten().count() as u32
-}
-
-struct Builder<'a> {
-    program: &'a Program,
-    schedule: &'a Schedule,
-    places: &'a Places,
-    slab: &'a HostSlab,
-    waits: &'a [Vec<CommandId>],
-    resident: Bytes,
-    slots: Option<Slots>,
-}
-
-impl Builder<'_> {
-    /// Steps of an iteration without timed commands, which brings the next input from a slot.
-    fn plain_steps(&self, slot: Option<Half>) -> Vec<Step> {
-        let events = self.events();
-        let feeding = self.feeding(slot, unused(&events));
-        self.steps(&events, &|_| false, Vec::new(), feeding, |_, _, _| {})
-    }
-
-    /// By command: the event of its end, if another stream waits for it.
-    fn events(&self) -> Vec<Option<EventId>> {
-        let mut events: Vec<Option<EventId>> = vec![None; self.schedule.commands.len()];
-        self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
-        events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
-        events
-    }
-
-    /// All steps: first the given ones, then every command, then the next input. Around a command stand, in order: the steps
-    /// of `before`, its waits, a start event if it begins a timed section, the command, and its end event if it has one.
-    fn steps(
-        &self,
-        events: &[Option<EventId>],
-        begins: &dyn Fn(CommandId) -> bool,
-        first: Vec<Step>,
-        feeding: Option<Feeding>,
-        mut before: impl FnMut(CommandId, &Command, &mut Vec<Step>),
-    ) -> Vec<Step> {
-        let mut steps = first;
-        for (id, command) in self.schedule.numbered_commands() {
-            let stream = command.stream();
-            before(id, command, &mut steps);
-            for wait in &self.waits[id.index()] {
-                let event = events[wait.index()].expect("whatever is waited for has an event");
-                steps.push(Step::Wait(stream, event));
+/// Room that steps need.
+fn room_of(steps: &[Step]) -> Room {
+    let mut room = Room::default();
+    let mut commands = [0; 3];
+    for step in steps {
+        let stream = match step {
+            Step::Compute(_) => Stream::Compute,
+            Step::Copy(transfer) => transfer.stream,
+            Step::Record(stream, event) => {
+                room.events = room.events.max(event.0 + 1);
+                *stream
             }
-            if begins(id) {
-                steps.push(Step::Record(stream, timing::begin_event(id.0)));
-            }
-            steps.push(self.step(id, command));
-            steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
-            feeding.iter().for_each(|feeding| feeding.behind(id, &mut steps));
-        }
-        feeding.into_iter().for_each(|feeding| feeding.end(&mut steps));
-        steps
-    }
-
-    fn step(&self, id: CommandId, command: &Command) -> Step {
-        let Command::Compute { op, alternative, .. } = command else {
-            let (tensor, piece) =
-                moved(&self.program.trace, command).expect("a checked transfer stays in its tensor");
-            let host = self.slab.place(tensor, &piece).expect("a checked prefetch brings what was offloaded");
-            let bytes = Bytes(piece.end - piece.start);
-            return Step::Copy(Transfer {
-                stream: command.stream(),
-                device: self.address(id, tensor),
-                host,
-                bytes,
-            });
+            Step::Wait(stream, _) => *stream,
+            Step::Update(_) => continue,
         };
-        let (kernel, op_of_trace) = (&self.program.kernels[op.index()], &self.program.trace.ops[op.index()]);
-        let (seconds, workspace_bytes) = alternative_of(op_of_trace, *alternative)
-            .expect("a checked command names an alternative that is there");
-        let offset = |operand: &Operand| match operand {
-            Operand::Resident(offset) => *offset,
-            Operand::Tensor(tensor) => self.address(id, *tensor),
-        };
-        let workspace = self.places.workspace(id).map_or(Bytes::ZERO, |w| self.resident + w);
-        Step::Compute(Arc::new(Launch {
-            op: *op,
-            // A name with a zero byte is cut there.
-            name: CString::new(op_of_trace.name.split('\0').next().unwrap_or_default())
-                .expect("what stands before the first zero byte has none"),
-            call: kernel.call,
-            alternative: alternative.map_or(0, |k| k + 1),
-            offsets: kernel.operands.iter().map(offset).collect(),
-            workspace,
-            workspace_bytes,
-            seconds,
-        }))
+        commands[stream.index()] += 1;
     }
-
-    /// Address of a tensor, or of the piece that is moved, for a command; a tensor of no bytes may have any address.
-    fn address(&self, id: CommandId, tensor: TensorId) -> Bytes {
-        let mut places = self.places.tensors(id).iter();
-        self.resident + places.find(|(t, _)| *t == tensor).map_or(Bytes::ZERO, |(_, offset)| *offset)
-    }
-
-    /// Pieces of a tensor that is there from the start.
-    fn input(&self, tensor: TensorId) -> Input {
-        let whole = self.program.trace.tensors[tensor.index()].bytes;
-        let pieces = self.schedule.buffers.iter().filter(|b| b.opens.is_none()).filter_map(|buffer| {
-            match buffer.holds {
-                Holds::Tensor { tensor: held, first_byte, bytes } if held == tensor => {
-                    let first = first_byte.unwrap_or_default();
-                    Some((self.resident + buffer.offset, first, bytes.unwrap_or(whole - first)))
-                }
-                _ => None,
-            }
-        });
-        Input { bytes: whole, rounds: false, pieces: pieces.collect() }
-    }
+    Room { commands: commands.into_iter().max().unwrap_or_default(), ..room }
 }
 
 /// Checks that kernels and trace agree, and that every operand lies whole in its tensor or among the resident bytes.
 fn check_program(program: &Program) -> Result<(), RuntimeError> {
     let trace = &program.trace;
-    if program.kernels.len() != trace.ops.len() {
-        return Err(RuntimeError::mismatch("kernels of the program", trace.ops.len(), program.kernels.len()));
-    }
+    let (kernels, ops) = (program.kernels.len(), trace.ops.len());
+    RuntimeError::unless(kernels == ops, "kernels of the program", ops, kernels)?;
     for region in &program.resident {
         let end = region.offset.0.saturating_add(region.bytes().0);
-        if end > trace.resident_bytes.0 {
-            return Err(RuntimeError::mismatch(
-                format!("end of region `{}`", region.name),
-                trace.resident_bytes,
-                end,
-            ));
-        }
+        let (what, most) = (format_args!("end of region `{}`", region.name), trace.resident_bytes);
+        RuntimeError::unless(end <= most.0, what, most, end)?;
     }
     for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
-        let count = kernel.call.operands().len();
-        if kernel.operands.len() != count {
-            let what = format!("operands of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, count, kernel.operands.len()));
-        }
+        let (count, found) = (kernel.call.operands().len(), kernel.operands.len());
+        RuntimeError::unless(found == count, format_args!("operands of `{}`", op.name), count, found)?;
         for (i, (operand, spec)) in kernel.specified().enumerate() {
             let OperandSpec { access, .. } = spec;
             let bytes = spec.bytes_in(program.feature_maps);
@@ -689,20 +523,13 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
                 Operand::Tensor(tensor) => {
                     let told = (!access.reads() || op.reads.contains(&tensor))
                         && (!access.writes() || op.writes.contains(&tensor));
-                    if !told {
-                        let what = format!("operand {i} of `{}` in its op's reads and writes", op.name);
-                        return Err(RuntimeError::mismatch(what, format!("{access:?}"), tensor));
-                    }
+                    let what = format_args!("operand {i} of `{}` in its op's reads and writes", op.name);
+                    RuntimeError::unless(told, what, format_args!("{access:?}"), tensor)?;
                     trace.tensors[tensor.index()].bytes
                 }
             };
-            if bytes > room {
-                return Err(RuntimeError::mismatch(
-                    format!("bytes of operand {i} of `{}`", op.name),
-                    bytes,
-                    room,
-                ));
-            }
+            let what = format_args!("bytes of operand {i} of `{}`", op.name);
+            RuntimeError::unless(bytes <= room, what, bytes, room)?;
         }
     }
     Ok(())
@@ -713,7 +540,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::schedule::{Link, ScheduleKind};
     use plimsoll_ir::trace::{Op, TraceKind};
-    use plimsoll_ir::{BytesPerSecond, OpId};
+    use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
 
     fn op(name: &str, phase: Phase) -> Op {
         Op {

@@ -16,7 +16,6 @@ mod executor;
 pub mod group;
 mod host;
 pub mod limits;
-pub mod noise;
 mod null;
 mod rate;
 mod state;
@@ -28,8 +27,7 @@ pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
 pub use cuda::{CudaDevice, CudaOptions};
 pub use device::{
-    Begun, Beside, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
-    Transfer,
+    Begun, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };
 pub use error::{DeviceError, Error, Instead, Kind, MemoryKind, RuntimeError};
 pub use executor::{Executor, Loaded, Whole};
@@ -38,5 +36,5 @@ pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use rate::{Decay, LearningRateSchedule};
 pub use state::state_bytes;
-pub use trainer::{Drawn, Draws, Evaluation, Observation, Outcome, Trainer, Weights};
+pub use trainer::{Evaluation, Observation, Outcome, Trainer, Weights};
 pub use training_plan::TrainingPlan;

@@ -59,6 +59,28 @@ pub(crate) fn saved_name(region: &Region) -> Option<String> {
     Some(format!("{role}/{}", region.name))
 }
 
+/// Splits concatenated numbers or bytes of regions: each region with its own.
+pub(crate) fn of_regions<'a, T>(
+    regions: &'a [Region],
+    mut rest: &'a [T],
+) -> impl Iterator<Item = (&'a Region, &'a [T])> {
+    regions.iter().map(move |region| {
+        let own = rest.split_off(..region.bytes().0 as usize / size_of::<T>());
+        (region, own.expect("they are those of the regions"))
+    })
+}
+
+/// [`of_regions`], to be written.
+pub(crate) fn of_regions_mut<'a, T>(
+    regions: &'a [Region],
+    mut rest: &'a mut [T],
+) -> impl Iterator<Item = (&'a Region, &'a mut [T])> {
+    regions.iter().map(move |region| {
+        let own = rest.split_off_mut(..region.bytes().0 as usize / size_of::<T>());
+        (region, own.expect("they are those of the regions"))
+    })
+}
+
 /// Host bytes of a copy of a program's training state.
 pub fn state_bytes(program: &Program) -> Bytes {
     Bytes(Pieces::of(program).bytes + STAMP)

@@ -11,26 +11,24 @@
 //! Deliberately does not choose a batch size, a rate or a schedule.
 
 mod before;
-mod draws;
-mod leaving;
 mod meeting;
 mod on_devices;
+mod passes;
 mod saved;
 mod share;
 mod source;
+mod updates;
 mod weights;
 
 use crate::checkpoint::DataName;
 use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
-use crate::error::{Kind, RuntimeError};
-use crate::executor::{Executor, Loaded};
+use crate::error::RuntimeError;
+use crate::executor::{Executor, Iteration, Loaded};
 use crate::group::Group;
-use crate::noise::GradientNorms;
 use crate::state::Half;
 use crate::training_plan::TrainingPlan;
-use draws::PerDraw;
-pub use draws::{Drawn, Draws};
+use bytemuck::cast_slice_mut;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
@@ -66,8 +64,6 @@ pub struct Observation {
     /// Part of `seconds` in which compute threads were ready to run while other processes had their processors; 0 if it is
     /// not counted.
     pub waited: Seconds,
-    /// Square norms of its gradients; `None` if its update comes from one virtual worker.
-    pub norms: Option<GradientNorms>,
 }
 
 /// Result of a call of [`Trainer::train`].
@@ -142,9 +138,6 @@ pub struct Trainer {
     plan: TrainingPlan,
     /// Version of the program, as workers compare it.
     version: String,
-    /// Source of iterations of single draws, and the iteration that runs; `None` in most trainings.
-    per_draw: Option<PerDraw>,
-    drawn: Option<Loaded>,
     step: u64,
     /// Data set of the training so far, and the iterations of its epoch.
     data: Option<(DataName, u64)>,
@@ -169,20 +162,36 @@ struct Copied {
     step: u64,
 }
 
+/// Results of an iteration, a pass or an evaluated batch: mean loss of its labels that count, number of those that were
+/// predicted correctly, and of all that count.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Metrics {
-    loss: f32,
-    correct: f32,
-    counted: f32,
-}
+struct Metrics([f32; 3]);
 
 impl Metrics {
-    const BYTES: usize = 12;
-
-    fn of(bytes: &[u8; Metrics::BYTES]) -> Metrics {
-        let word = |i: usize| f32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-        Metrics { loss: word(0), correct: word(4), counted: word(8) }
+    fn read(from: impl FnOnce(&mut [u8]) -> Result<(), RuntimeError>) -> Result<Metrics, RuntimeError> {
+        let mut numbers = [0.0; 3];
+        from(cast_slice_mut(&mut numbers))?;
+        Ok(Metrics(numbers))
     }
+
+    /// Number of labels that count.
+    fn counted(self) -> f32 {
+        self.0[2]
+    }
+}
+
+/// Sums over all labels that count, added in this order: losses, correct predictions, labels.
+fn sums(all: &[Metrics]) -> [f64; 3] {
+    all.iter().fold([0.0; 3], |[loss, correct, counted], one| {
+        let [own, own_correct, own_counted] = one.0.map(f64::from);
+        [loss + own * own_counted, correct + own_correct, counted + own_counted]
+    })
+}
+
+/// Mean loss over all labels that count.
+fn mean_loss(all: &[Metrics]) -> f32 {
+    let [loss, _, counted] = sums(all);
+    (loss / counted.max(1.0)) as f32
 }
 
 impl Trainer {
@@ -195,13 +204,8 @@ impl Trainer {
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
     ) -> Result<Trainer, RuntimeError> {
-        if plan.virtual_workers != 1 {
-            return Err(RuntimeError::mismatch(
-                "virtual workers of a plain training",
-                1,
-                plan.virtual_workers,
-            ));
-        }
+        let (what, workers) = ("virtual workers of a plain training", plan.virtual_workers);
+        RuntimeError::unless(workers == 1, what, 1, workers)?;
         Trainer::with(executor, train, evaluate, plan, None)
     }
 
@@ -211,7 +215,7 @@ impl Trainer {
     ///
     /// All workers make the same calls of [`Trainer::train`], except that worker 0 may pause and continue; worker 0's state
     /// is sent to all at the first call. If the workers' devices sum by themselves ([`crate::Device::collective`]), they add
-    /// in an order of their choice: other groups may give different bits, and no gradient norms are reported.
+    /// in an order of their choice: other groups may give different bits.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers
     /// than virtual workers.
@@ -233,20 +237,14 @@ impl Trainer {
         plan: TrainingPlan,
         share: Option<Box<Share>>,
     ) -> Result<Trainer, RuntimeError> {
-        if plan.batch != train.batch() {
-            return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
-        }
+        let batch = train.batch();
+        RuntimeError::unless(plan.batch == batch, "batch of the training plan", batch, plan.batch)?;
         let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
-        if states != planned {
-            return Err(RuntimeError::mismatch("optimizer of the training plan", states, planned));
-        }
+        RuntimeError::unless(states == planned, "optimizer of the training plan", states, planned)?;
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {
             let found = format!("{} regions of another network", evaluate.resident().len());
-            return Err(RuntimeError::mismatch(
-                "resident part of the evaluation",
-                train.resident().len(),
-                found,
-            ));
+            let (what, expected) = ("resident part of the evaluation", train.resident().len());
+            return Err(RuntimeError::mismatch(what, expected, found));
         }
         let mut trainer = Trainer {
             executor,
@@ -255,8 +253,6 @@ impl Trainer {
             plan,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             share,
-            per_draw: None,
-            drawn: None,
             step: 0,
             data: None,
             feed: None,
@@ -327,10 +323,8 @@ impl Trainer {
     fn accept(&mut self, data: &dyn Dataset) -> Result<u64, RuntimeError> {
         self.check_shape(data)?;
         let per_epoch = self.iterations_per_epoch(data.len());
-        if per_epoch == 0 {
-            let expected = format!("at most the {} samples of {}", data.len(), data.name());
-            return Err(RuntimeError::mismatch("batch", expected, self.plan.samples_of_update()));
-        }
+        let expected = format_args!("at most the {} samples of {}", data.len(), data.name());
+        RuntimeError::unless(per_epoch > 0, "batch", expected, self.plan.samples_of_update())?;
         let name = DataName { name: data.name().to_owned(), samples: data.len() as u64 };
         if let Some((begun, _)) = self.data.as_ref().filter(|(begun, _)| *begun != name) {
             let show = |d: &DataName| format!("{} ({} samples)", d.name, d.samples);
@@ -343,29 +337,18 @@ impl Trainer {
     fn check_shape(&self, data: &dyn Dataset) -> Result<(), RuntimeError> {
         let NetworkSpec { image: [height, width], channels, classes, name } = &self.plan.network;
         let expected = Shape { height: *height, width: *width, channels: *channels };
-        if data.image() != expected {
-            let what = format!("images of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, expected, data.image()));
-        }
-        if data.classes() > *classes {
-            let what = format!("classes of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, format!("at most {classes}"), data.classes()));
-        }
-        if data.holds_tokens() != self.train.vocabulary().is_some() {
-            let kind = |tokens| if tokens { "texts" } else { "images" };
-            let what = format!("samples of {} for {name}", data.name());
-            let expected = kind(self.train.vocabulary().is_some());
-            return Err(RuntimeError::mismatch(what, expected, kind(data.holds_tokens())));
-        }
-        let each = self.train.label_count() / self.train.batch();
-        if data.labels() as u64 != each {
-            let what = format!("labels of a sample of {} for {name}", data.name());
-            return Err(RuntimeError::mismatch(what, each, data.labels()));
-        }
-        if data.is_empty() {
-            return Err(RuntimeError::mismatch(format!("samples of {}", data.name()), "at least 1", 0));
-        }
-        Ok(())
+        let (image, of, tokens) = (data.image(), data.name(), data.holds_tokens());
+        RuntimeError::unless(image == expected, format_args!("images of {of} for {name}"), expected, image)?;
+        let (found, what) = (data.classes(), format_args!("classes of {of} for {name}"));
+        RuntimeError::unless(found <= *classes, what, format_args!("at most {classes}"), found)?;
+        let kind = |tokens| if tokens { "texts" } else { "images" };
+        let (takes, what) =
+            (self.train.program().vocabulary().is_some(), format_args!("samples of {of} for {name}"));
+        RuntimeError::unless(tokens == takes, what, kind(takes), kind(tokens))?;
+        let (each, found) = (self.train.program().label_count() / self.train.batch(), data.labels());
+        let what = format_args!("labels of a sample of {of} for {name}");
+        RuntimeError::unless(found as u64 == each, what, each, found)?;
+        RuntimeError::unless(!data.is_empty(), format_args!("samples of {of}"), "at least 1", 0)
     }
 
     /// Trains until `until` iterations are done in all, counted from the start of training.
@@ -414,30 +397,28 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            if let Some(per_draw) = &mut self.per_draw {
-                self.drawn = per_draw.load(step, &mut self.executor, &self.train)?;
-            }
             let stamp = self.write_input(source, (step, 0), learning_rate, self.plan.seed)?;
             let copied_to = ended.as_ref().map(|_| self.next_copy().half);
             let slot = self.next_slot(source, (step + 1, 0), copied_to)?;
             let waited = self.executor.device().waited();
             let start = Instant::now();
-            match (&ended, slot) {
-                (Some(_), _) => self.start_copying(stamp),
-                (None, Some(slot)) => self.executor.start_feeding(&self.train, slot),
-                (None, None) => self.executor.start(self.drawn.as_ref().unwrap_or(&self.train)),
-            }
+            let iteration = match (&ended, slot) {
+                (Some(_), _) => {
+                    let copy = self.next_copy();
+                    self.copying = Some((copy, stamp));
+                    Iteration::Copying(copy.half)
+                }
+                (None, Some(slot)) => Iteration::Feeding(slot),
+                (None, None) => Iteration::Plain,
+            };
+            self.executor.start_as(&self.train, iteration);
             // Meanwhile the host prepares the next inputs.
-            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]).and_then(|()| {
-                let Some(per_draw) = &mut self.per_draw else { return Ok(()) };
-                if step + 1 < until { per_draw.prepare(step + 1, self.executor.device()) } else { Ok(()) }
-            });
+            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
             self.executor.finish()?;
             let end = Instant::now();
-            self.drawn = None;
             prepared?;
             self.step += 1;
             self.fed = slot.map(|_| (self.step, 0));
@@ -445,21 +426,10 @@ impl Trainer {
                 self.copied = self.copying.take().map(|(copy, _)| copy);
                 observe(&observation);
             }
-            let Metrics { loss, correct, counted } = self.metrics()?;
-            if !loss.is_finite() {
-                return Err(RuntimeError::diverged(step, loss));
-            }
-            let observation = Observation {
-                step,
-                epoch: step / source.per_epoch,
-                learning_rate,
-                loss,
-                accuracy: correct / counted.max(1.0),
-                seconds: Seconds((end - start).as_secs_f64()),
-                between: Seconds((start - last_end).as_secs_f64()),
-                waited: self.executor.waited_since(waited),
-                norms: None,
-            };
+            let metrics = [self.metrics()?];
+            passes::is_finite(step, &metrics)?;
+            let observation =
+                self.observation(step, source.per_epoch, &metrics, [last_end, start, end], waited);
             if self.train.keeps_state() {
                 ended = Some(observation);
             } else {
@@ -469,11 +439,34 @@ impl Trainer {
         };
         if let Some(observation) = ended {
             let copy = self.next_copy();
-            self.executor.copy_state(&self.train, copy.half)?;
+            self.executor.run_as(&self.train, Iteration::StateAlone(copy.half))?;
             self.copied = Some(copy);
             observe(&observation);
         }
         Ok(outcome)
+    }
+
+    /// Report on an iteration with these results. The times are the end of the previous iteration, and start and end of
+    /// this one; `waited` is from [`crate::Device::waited`] at its start.
+    fn observation(
+        &self,
+        step: u64,
+        per_epoch: u64,
+        results: &[Metrics],
+        [last_end, start, end]: [Instant; 3],
+        waited: Option<Seconds>,
+    ) -> Observation {
+        let [_, correct, counted] = sums(results);
+        Observation {
+            step,
+            epoch: step / per_epoch,
+            learning_rate: self.plan.rate.at(step),
+            loss: mean_loss(results),
+            accuracy: (correct / counted.max(1.0)) as f32,
+            seconds: Seconds((end - start).as_secs_f64()),
+            between: Seconds((start - last_end).as_secs_f64()),
+            waited: self.executor.waited_since(waited),
+        }
     }
 
     /// Puts an input into a slot, unless it is already there.
@@ -497,8 +490,7 @@ impl Trainer {
         next: Place,
         copied_to: Option<Half>,
     ) -> Result<Option<Half>, RuntimeError> {
-        // An iteration of a draw has its input elsewhere.
-        if !self.train.feeds() || self.per_draw.is_some() {
+        if !self.train.feeds() {
             return Ok(None);
         }
         let slot = copied_to.unwrap_or_else(|| match self.filled {
@@ -532,18 +524,11 @@ impl Trainer {
         Copied { half: self.copied.map_or(Half::First, |newest| newest.half.next()), step: self.step }
     }
 
-    /// Starts an iteration that also copies the state.
-    fn start_copying(&mut self, stamp: [u8; Hyper::BYTES]) {
-        let copy = self.next_copy();
-        self.copying = Some((copy, stamp));
-        self.executor.start_copying(&self.train, copy.half);
-    }
-
     /// Runs the next training iteration, and returns the measured start and end of every command.
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
-        (self.fed, self.drawn) = (None, None);
+        self.fed = None;
         let first = self.share.as_ref().map_or(0, |share| share.first());
         let mut source = Source { feed: &mut feed, data, per_epoch };
         self.write_input(&mut source, (self.step, first), self.plan.rate.at(self.step), self.plan.seed)?;
@@ -568,17 +553,14 @@ impl Trainer {
     ) -> Result<Option<Evaluation>, RuntimeError> {
         self.check_shape(data)?;
         let Some(evaluate) = &self.evaluate else {
-            return Err(RuntimeError::mismatch(
-                "programs of the trainer",
-                "one for evaluation",
-                "only training",
-            ));
+            let (what, expected) = ("programs of the trainer", "one for evaluation");
+            return Err(RuntimeError::mismatch(what, expected, "only training"));
         };
         // Its input uses the same memory.
         self.fed = None;
         let samples = evaluate.batch() as usize;
         let mut batch = Batch::new(evaluate.batch(), data);
-        let mut sums = (0.0, 0.0, 0.0);
+        let mut results = Vec::new();
         for first in (0..data.len()).step_by(samples) {
             if stop() {
                 return Ok(None);
@@ -588,17 +570,15 @@ impl Trainer {
             self.executor.write_images(evaluate, batch.images())?;
             self.executor.write_labels(evaluate, batch.labels())?;
             self.executor.run(evaluate)?;
-            let Metrics { loss, correct, counted } = self.metrics()?;
-            sums.0 += f64::from(loss) * f64::from(counted);
-            sums.1 += f64::from(correct);
-            sums.2 += f64::from(counted);
+            results.push(self.metrics()?);
         }
-        let loss = sums.0 / sums.2;
+        let [loss, correct, labels] = sums(&results);
+        let loss = loss / labels;
         if !loss.is_finite() {
             return Err(RuntimeError::diverged(self.step, loss as f32));
         }
-        let (correct, labels) = (sums.1 as u64, sums.2 as u64);
-        Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
+        let (correct, labels, samples) = (correct as u64, labels as u64, data.len() as u64);
+        Ok(Some(Evaluation { loss, correct, labels, samples }))
     }
 
     /// Writes the input of the next training iteration or pass, unless it is already on the device, and its hyperparameters
@@ -612,15 +592,9 @@ impl Trainer {
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         if self.fed.take() != Some(place) {
             let batch = source.batch_of(place)?;
-            let loaded = self.drawn.as_ref().unwrap_or(&self.train);
-            self.executor.write_images(loaded, batch.images())?;
-            self.executor.write_labels(loaded, batch.labels())?;
+            self.executor.write_images(&self.train, batch.images())?;
+            self.executor.write_labels(&self.train, batch.labels())?;
         }
-        self.write_hyper(learning_rate, seed)
-    }
-
-    /// Writes the hyperparameters of the next training iteration with this dropout seed, and returns them.
-    fn write_hyper(&mut self, learning_rate: f64, seed: u64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         let bytes = self.hyper(self.step, learning_rate, seed);
         self.executor.write_region(self.train.hyper(), &bytes)?;
         Ok(bytes)
@@ -637,9 +611,7 @@ impl Trainer {
     }
 
     fn metrics(&mut self) -> Result<Metrics, RuntimeError> {
-        let mut bytes = [0; Metrics::BYTES];
-        self.executor.read_region(self.train.metrics(), &mut bytes)?;
-        Ok(Metrics::of(&bytes))
+        Metrics::read(|bytes| self.executor.read_region(self.train.metrics(), bytes))
     }
 }
 
@@ -671,6 +643,14 @@ fn normal_pair(first: u32, second: u32) -> [f32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_is_the_mean_over_the_labels_that_count() {
+        let all = [[1.0, 2.0, 2.0], [4.0, 0.0, 1.0], [0.0, 0.0, 0.0]].map(Metrics);
+        assert_eq!((sums(&all), mean_loss(&all)), ([6.0, 2.0, 3.0], 2.0));
+        assert_eq!(mean_loss(&[Metrics([0.1, 1.0, 3.0])]), 0.1, "of one it is its own");
+        assert_eq!(mean_loss(&[Metrics([0.0; 3])]), 0.0);
+    }
 
     #[test]
     fn draws_have_the_moments_of_their_distribution() {

@@ -12,7 +12,6 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
-use plimsoll_runtime::noise::GradientNorms;
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, Kind, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
     Trainer, TrainingPlan,
@@ -297,78 +296,6 @@ fn every_split_gives_the_same_bits_by_adamw() {
             assert!(bits(&found) == bits(&expected), "{workers} workers differ from one");
         }
     }
-}
-
-/// Gradient norms of each update.
-fn norms(
-    network: &Network,
-    virtual_workers: u64,
-    workers: usize,
-    data: &(dyn Dataset + Sync),
-) -> Vec<GradientNorms> {
-    let all: Vec<Vec<GradientNorms>> = std::thread::scope(|scope| {
-        let begin = |group: Box<dyn Group>| {
-            scope.spawn(move || {
-                let mut found = Vec::new();
-                let mut trainer =
-                    worker(network, of(network, virtual_workers), &keep, group).expect("it is small");
-                trainer.train(data, 5, &mut |seen| found.extend(seen.norms), &|| false).expect("it trains");
-                found
-            })
-        };
-        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
-        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
-    });
-    all.iter().for_each(|found| assert_eq!(*found, all[0], "all workers see the same"));
-    all.into_iter().next().expect("there is a worker")
-}
-
-#[test]
-fn norms_of_gradients_are_the_same_bits_on_any_number_of_workers() {
-    let network = everything();
-    let expected = norms(&network, 6, 1, &*images());
-    assert_eq!(expected.len(), 5);
-    for found in &expected {
-        assert_eq!((found.own_samples, found.samples), (BATCH as f64, 6.0 * BATCH as f64));
-        assert!(found.mean > 0.0 && found.own > found.mean, "gradients differ: {found:?}");
-    }
-    for workers in [2, 3, 4, 6] {
-        assert_eq!(norms(&network, 6, workers, &*images()), expected, "on {workers} workers");
-    }
-    assert_eq!(norms(&network, 1, 1, &*images()), [], "one pass by itself shows no noise");
-}
-
-/// Without weight decay the first momenta are the first gradients.
-#[test]
-fn norms_are_those_of_the_gradients_also_where_labels_are_missing() {
-    let network = zoo("mlp");
-    let data = Unlabelled(images());
-    let square = |first: u64, batch: u64| {
-        let shifted = Later(Box::new(Unlabelled(images())), order(&network), first as usize);
-        let update = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
-        let plan = TrainingPlan { update, ..plan(&network, batch) };
-        let mut trainer = worker(&network, plan, &keep, alone()).expect("it is small");
-        trainer.train(&shifted, 1, &mut |_| {}, &|| false).expect("it trains");
-        let state = trainer.checkpoint().expect("it can be read");
-        let momenta = state.names().filter(|name| name.starts_with("momentum/"));
-        momenta
-            .flat_map(|name| state.region(name).expect("it has it"))
-            .map(|m| f64::from(m).powi(2))
-            .sum::<f64>()
-    };
-    let found = norms(&network, 4, 2, &data)[0];
-    let labelled = |first: u64| {
-        let samples = order(&network)[first as usize..][..BATCH as usize].to_vec();
-        samples.into_iter().filter(|sample| sample % 3 != 1).count() as f64
-    };
-    let firsts = || (0..4).map(|worker| worker * BATCH);
-    let counted: f64 = firsts().map(labelled).sum();
-    assert!(counted < 4.0 * BATCH as f64, "all have labels");
-    let own = firsts().map(|first| labelled(first) * square(first, BATCH)).sum::<f64>() / counted;
-    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-4;
-    assert!(near(found.own, own), "{found:?}, own {own}");
-    let mean = square(0, 4 * BATCH);
-    assert!(near(found.mean, mean), "{found:?}, mean {mean}");
 }
 
 /// Order of the first epoch.

@@ -24,8 +24,8 @@ pub(crate) use system::pinnable_bytes;
 pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
-    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
-    Transfer, in_range,
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    in_range,
 };
 use memory::Memory;
 use plimsoll_ir::program::{Call, KernelAlternative};
@@ -182,19 +182,13 @@ impl Device for Cpu {
     }
 
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().wait_until_idle();
-        // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
-        Ok(())
+        self.write_beside(offset, data)
     }
 
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().wait_until_idle();
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
-        Ok(())
+        self.read_beside(offset, data)
     }
 
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
@@ -206,22 +200,10 @@ impl Device for Cpu {
         Ok(has_happened)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        Some(self)
+    fn is_open(&self) -> bool {
+        true
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
-        in_range(offset, bytes, self.memory.layout().on_host())?;
-        if bytes == Bytes::ZERO {
-            return Ok(&mut []);
-        }
-        self.streams().wait_until_idle();
-        // SAFETY: as in `write`, for as long as the slice borrows the device.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
-    }
-}
-
-impl Beside for Cpu {
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         // SAFETY: the range was checked, and no pending command writes it.
@@ -241,5 +223,16 @@ impl Beside for Cpu {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().push(Stream::Compute, Task::Write(offset, data.into()));
         Ok(())
+    }
+
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+        in_range(offset, bytes, self.memory.layout().on_host())?;
+        if bytes == Bytes::ZERO {
+            return Ok(&mut []);
+        }
+        self.streams().wait_until_idle();
+        // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing, for as long as the
+        // slice borrows the device.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }
 }

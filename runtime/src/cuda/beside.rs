@@ -7,7 +7,7 @@
 use super::CudaDevice;
 use super::driver::{Context, CudaStream, PinnedMemory};
 use super::pinned::pinned_memory;
-use crate::device::{Beside, in_range};
+use crate::device::in_range;
 use crate::error::Error;
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Way {
 
     /// # Safety
     /// The range is live memory of the device, which nothing writes meanwhile.
-    unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), Error> {
+    pub(super) unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), Error> {
         for part in data.chunks_mut(AT_ONCE) {
             let room = self.pinned.base();
             // SAFETY: the caller's promise; a part fits the buffer, and the copy is over before the buffer is read or used
@@ -59,7 +59,7 @@ impl Way {
 
     /// # Safety
     /// The range is live memory of the device, which nothing else touches meanwhile.
-    unsafe fn write(&mut self, mut device: u64, data: &[u8]) -> Result<(), Error> {
+    pub(super) unsafe fn write(&mut self, mut device: u64, data: &[u8]) -> Result<(), Error> {
         for part in data.chunks(AT_ONCE) {
             let room = self.pinned.base();
             // SAFETY: as in `read`.
@@ -77,7 +77,12 @@ impl Way {
     ///
     /// # Safety
     /// The range is live memory of the device until the stream is idle.
-    unsafe fn write_on(&mut self, stream: &CudaStream, device: u64, data: &[u8]) -> Result<(), Error> {
+    pub(super) unsafe fn write_on(
+        &mut self,
+        stream: &CudaStream,
+        device: u64,
+        data: &[u8],
+    ) -> Result<(), Error> {
         assert!(data.len() <= IN_ORDER, "what is written in order is small");
         if self.taken + data.len() > IN_ORDER {
             stream.synchronise()?;
@@ -95,7 +100,11 @@ impl Way {
 
 impl CudaDevice {
     /// Address of a range, and the way to it, unless the iteration has failed.
-    fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way, &CudaStream), Error> {
+    pub(super) fn way(
+        &mut self,
+        offset: Bytes,
+        length: usize,
+    ) -> Result<(u64, &mut Way, &CudaStream), Error> {
         in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
         if let Some(failure) = &self.now.failure {
             return Err(failure.clone());
@@ -103,28 +112,5 @@ impl CudaDevice {
         self.gpu.context.enter()?;
         let way = self.way.as_mut().expect("who has none is asked for none");
         Ok((self.memory.device(offset), way, self.streams.compute()))
-    }
-}
-
-impl Beside for CudaDevice {
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
-        let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no command still to run writes it.
-        unsafe { way.read(address, data) }
-    }
-
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
-        let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no enqueued command touches it; later commands find it written.
-        unsafe { way.write(address, data) }
-    }
-
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
-        // If nothing has failed, this launches the update that is held back first.
-        self.way(offset, data.len())?;
-        self.launch_update()?;
-        let (address, way, stream) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and the device frees no memory before its streams are idle.
-        unsafe { way.write_on(stream, address, data) }
     }
 }

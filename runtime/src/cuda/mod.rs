@@ -40,7 +40,7 @@ use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
 
 use crate::device::{
-    Begun, Beside, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Begun, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
     Transfer, in_range,
 };
 use crate::error::Error;
@@ -635,8 +635,29 @@ impl Device for CudaDevice {
         Ok(true)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        if self.way.is_some() { Some(self) } else { None }
+    fn is_open(&self) -> bool {
+        self.way.is_some()
+    }
+
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        let (address, way, _) = self.way(offset, data.len())?;
+        // SAFETY: the range was checked, and no command still to run writes it.
+        unsafe { way.read(address, data) }
+    }
+
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        let (address, way, _) = self.way(offset, data.len())?;
+        // SAFETY: the range was checked, and no enqueued command touches it; later commands find it written.
+        unsafe { way.write(address, data) }
+    }
+
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        // If nothing has failed, this launches the update that is held back first.
+        self.way(offset, data.len())?;
+        self.launch_update()?;
+        let (address, way, stream) = self.way(offset, data.len())?;
+        // SAFETY: the range was checked, and the device frees no memory before its streams are idle.
+        unsafe { way.write_on(stream, address, data) }
     }
 
     fn collective(&mut self) -> Option<&mut dyn Collective> {

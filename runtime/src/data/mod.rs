@@ -29,6 +29,7 @@ pub use text::{text, text_file};
 pub use tokens::token_file;
 
 use crate::error::RuntimeError;
+use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::philox::philox4x32;
 use std::path::Path;
@@ -134,27 +135,22 @@ pub fn epoch_order(len: usize, seed: u64, epoch: u64, order: &mut Vec<u32>) {
 
 /// A batch in the device's layout; its buffers are reused.
 pub(crate) struct Batch {
-    input: Words,
+    /// f32 pixels, or i32 tokens.
+    input: Vec<u32>,
+    holds_tokens: bool,
     labels: Vec<i32>,
     /// Elements of a sample.
     elements: usize,
     labels_each: usize,
 }
 
-/// The elements of a batch.
-enum Words {
-    Pixels(Vec<f32>),
-    Tokens(Vec<i32>),
-}
-
 impl Batch {
     /// A batch with room for this many samples of a set.
     pub(crate) fn new(samples: u64, data: &dyn Dataset) -> Batch {
+        let (samples, holds_tokens) = (samples as usize, data.holds_tokens());
         let (elements, labels_each) = (data.image().elements() as usize, data.labels());
-        let all = samples as usize * elements;
-        let input =
-            if data.holds_tokens() { Words::Tokens(vec![0; all]) } else { Words::Pixels(vec![0.0; all]) };
-        Batch { input, labels: vec![-1; samples as usize * labels_each], elements, labels_each }
+        let (input, labels) = (vec![0; samples * elements], vec![-1; samples * labels_each]);
+        Batch { input, holds_tokens, labels, elements, labels_each }
     }
 
     /// Reads these samples, at most as many as the batch has; the rest becomes zeros with the label -1.
@@ -167,40 +163,22 @@ impl Batch {
         let samples: Vec<usize> = samples.take(places).collect();
         let (labels, rest) = self.labels.split_at_mut(samples.len() * self.labels_each);
         rest.fill(-1);
-        let end = samples.len() * self.elements;
-        let input = match &mut self.input {
-            Words::Pixels(all) => {
-                all[end..].fill(0.0);
-                Input::Pixels(&mut all[..end])
-            }
-            Words::Tokens(all) => {
-                all[end..].fill(0);
-                Input::Tokens(&mut all[..end])
-            }
+        let (input, rest) = self.input.split_at_mut(samples.len() * self.elements);
+        rest.fill(0);
+        let input = match self.holds_tokens {
+            true => Input::Tokens(cast_slice_mut(input)),
+            false => Input::Pixels(cast_slice_mut(input)),
         };
         data.read_all(&samples, input, labels)
     }
 
     pub(crate) fn images(&self) -> &[u8] {
-        match &self.input {
-            Words::Pixels(all) => as_bytes(all),
-            Words::Tokens(all) => as_bytes(all),
-        }
+        cast_slice(&self.input)
     }
 
     pub(crate) fn labels(&self) -> &[u8] {
-        as_bytes(&self.labels)
+        cast_slice(&self.labels)
     }
-}
-
-/// Number type that equals its bytes: 4 of them, without padding, every pattern allowed.
-trait Word: Copy {}
-impl Word for f32 {}
-impl Word for i32 {}
-
-fn as_bytes<T: Word>(words: &[T]) -> &[u8] {
-    // SAFETY: f32 and i32 have no padding and u8 no alignment; the length is that of the same memory.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
 /// Contents of a file; an empty or missing file is an error that names `wanted`.
@@ -247,8 +225,7 @@ mod tests {
         batch.fill(&*split.train, 10..12).expect("they are in memory");
         assert!(batch.labels[..2].iter().all(|l| *l >= 0));
         assert_eq!(batch.labels[2..], [-1, -1]);
-        let Words::Pixels(pixels) = &batch.input else { panic!("the digits are images") };
-        assert!(pixels[2 * 64..].iter().all(|p| *p == 0.0));
+        assert!(batch.input[2 * 64..].iter().all(|pixel| *pixel == 0));
         assert_eq!(batch.images().len(), 4 * 64 * 4);
     }
 
@@ -258,8 +235,11 @@ mod tests {
         let mut batch = Batch::new(3, &*split.train);
         batch.fill(&*split.train, 4..6).expect("it is in memory");
         assert_eq!((batch.images().len(), batch.labels.len()), (3 * 10 * 4, 30));
-        let Words::Tokens(tokens) = &batch.input else { panic!("a text is tokens") };
-        assert_eq!(tokens[1..20], batch.labels[..19], "the pieces lie end to end");
+        assert_eq!(
+            cast_slice::<_, i32>(&batch.input)[1..20],
+            batch.labels[..19],
+            "the pieces lie end to end"
+        );
         assert!(batch.labels[20..].iter().all(|l| *l == -1));
     }
 }

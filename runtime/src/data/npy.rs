@@ -8,10 +8,12 @@
 //! ```
 //!
 //! (<https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.) For one dimension both orders are the same.
-//! The text is read by these rules alone and never evaluated.
+//! The text is read as JSON and never evaluated.
 //!
 //! Deliberately does not read numbers, arrays of several dimensions, or archives (`.npz`).
 
+use serde::Deserialize;
+use serde_json::Value;
 use std::io::Read;
 
 /// First bytes of every file.
@@ -106,11 +108,12 @@ pub(super) fn array(file: &mut impl Read, bytes: u64) -> Result<Array, String> {
     }
     let text = take(length as usize)?;
     let header = Header::of(&text)?;
-    let Some(number) = Number::named(&header.descr) else {
+    let descr = header.descr.as_str().unwrap_or("a record");
+    let Some(number) = Number::named(descr) else {
         return Err(format!(
             "holds numbers of type `{}`, and tokens are `<u2`, `<u4`, `<i4` or `<i8`; write them again: \
              numpy.save('tokens.npy', numpy.load(FILE).astype('<u4'))",
-            header.descr.escape_default()
+            descr.escape_default()
         ));
     };
     let [length] = header.shape[..] else {
@@ -139,117 +142,45 @@ fn foreign() -> String {
 }
 
 /// Contents of a header.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Header {
-    descr: String,
+    /// A text, or a list for a record type.
+    descr: Value,
+    #[serde(rename = "fortran_order")]
+    _order: bool,
     shape: Vec<u64>,
 }
 
 impl Header {
+    /// Reads the dictionary as JSON, which it is but for its punctuation.
     fn of(text: &[u8]) -> Result<Header, String> {
-        let mut rest = Rest { text, at: 0 };
-        rest.dictionary().ok_or_else(|| {
-            let at = rest.at;
+        let fault = |at: usize| {
             format!(
                 "has a header that is not NumPy's, at byte {at} of it; write the array again with numpy.save"
             )
-        })
-    }
-}
-
-/// Rest of a header that is not read yet.
-struct Rest<'t> {
-    text: &'t [u8],
-    at: usize,
-}
-
-impl Rest<'_> {
-    /// The whole dictionary, with each of the three keys once, and trailing white space.
-    fn dictionary(&mut self) -> Option<Header> {
-        let (mut descr, mut order, mut shape) = (None, None, None);
-        self.mark(b'{')?;
-        while self.mark(b'}').is_none() {
-            let key = self.quoted()?;
-            self.mark(b':')?;
-            let new = match key.as_str() {
-                "descr" => descr.replace(self.quoted_or_list()?).is_none(),
-                "fortran_order" => order.replace(self.truth()?).is_none(),
-                "shape" => shape.replace(self.sizes()?).is_none(),
-                _ => false,
-            };
-            // The last entry may have a comma after it.
-            if !new || self.mark(b',').is_none() && self.text.get(self.at) != Some(&b'}') {
-                return None;
-            }
+        };
+        let python = str::from_utf8(text).map_err(|error| fault(error.valid_up_to()))?.trim_ascii_end();
+        // A single size is followed by a comma.
+        if let Some((at, sizes)) = python.find('(').zip(python.split(['(', ')']).nth(1))
+            && sizes.bytes().any(|byte| byte.is_ascii_digit())
+            && !sizes.contains(',')
+        {
+            return Err(fault(at + 1 + sizes.len()));
         }
-        self.space();
-        if self.at < self.text.len() {
-            return None;
+        let mut json = String::new();
+        for (at, mark) in python.char_indices() {
+            json.push(match mark {
+                // The last entry may have a comma after it.
+                ',' if python[at + 1..].trim_ascii_start().starts_with(['}', ')']) => ' ',
+                '(' => '[',
+                ')' => ']',
+                '\'' => '"',
+                mark => mark,
+            });
         }
-        order?;
-        Some(Header { descr: descr?, shape: shape? })
-    }
-
-    fn space(&mut self) {
-        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
-        }
-    }
-
-    /// This mark, with white space around it.
-    fn mark(&mut self, mark: u8) -> Option<()> {
-        self.space();
-        if self.text.get(self.at) != Some(&mark) {
-            return None;
-        }
-        self.at += 1;
-        self.space();
-        Some(())
-    }
-
-    /// A quoted text that contains neither quotation marks nor a backslash.
-    fn quoted(&mut self) -> Option<String> {
-        let quote = *self.text.get(self.at).filter(|byte| b"'\"".contains(byte))?;
-        let inner = &self.text[self.at + 1..];
-        let length = inner.iter().position(|byte| *byte == quote)?;
-        let text = std::str::from_utf8(&inner[..length]).ok().filter(|text| !text.contains('\\'))?;
-        self.at += length + 2;
-        Some(text.to_owned())
-    }
-
-    /// A type; a record type is a list, of which the beginning suffices to refuse it.
-    fn quoted_or_list(&mut self) -> Option<String> {
-        if self.text.get(self.at) != Some(&b'[') {
-            return self.quoted();
-        }
-        self.at += self.text[self.at..].iter().rposition(|byte| *byte == b']')? + 1;
-        Some("a record".to_owned())
-    }
-
-    fn truth(&mut self) -> Option<bool> {
-        let rest = &self.text[self.at..];
-        let (word, truth) =
-            [(&b"True"[..], true), (b"False", false)].into_iter().find(|(word, _)| rest.starts_with(word))?;
-        self.at += word.len();
-        Some(truth)
-    }
-
-    /// Sizes in brackets; a single size is followed by a comma.
-    fn sizes(&mut self) -> Option<Vec<u64>> {
-        let (mut sizes, mut comma) = (Vec::new(), false);
-        self.mark(b'(')?;
-        while self.text.get(self.at) != Some(&b')') {
-            if !sizes.is_empty() && !comma {
-                return None;
-            }
-            let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            let number = std::str::from_utf8(&self.text[self.at..self.at + digits]).ok()?.parse().ok()?;
-            self.at += digits;
-            sizes.push(number);
-            comma = self.mark(b',').is_some();
-        }
-        // White space after the bracket may end the text, and is not skipped.
-        self.at += 1;
-        (sizes.len() != 1 || comma).then_some(sizes)
+        let json = json.replace("True", "true").replace("False", "false").replace(['\n', '\r'], " ");
+        serde_json::from_str(&json).map_err(|error| fault(error.column().saturating_sub(1)))
     }
 }
 
@@ -286,23 +217,23 @@ mod tests {
 
     #[test]
     fn headers_that_numpy_does_not_write_are_refused() {
-        let check = |header: &str, at: usize| {
+        let check = |header: &str| {
             let error = read(&file(header, 4)).expect_err(header);
-            assert!(error.contains(&format!("not NumPy's, at byte {at} of it")), "{header}: {error}");
+            assert!(error.contains("not NumPy's, at byte "), "{header}: {error}");
         };
-        check("", 0);
-        check("'descr': '<u2'", 0);
-        check("{'descr': '<u2', 'shape': (2,)}", 31);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'descr': '<u2'}", 70);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'more': 1}", 64);
-        check("{'descr': '<u2', 'fortran_order': 0, 'shape': (2,)}", 34);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2)}", 53);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (-2,)}", 51);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2L,)}", 52);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,)} or 1", 56);
-        check("{'descr': '<u\\x32', 'fortran_order': False, 'shape': (2,)}", 10);
-        check("{'descr': '<u2' 'fortran_order': False, 'shape': (2,)}", 16);
-        check("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,)}", 51);
+        check("");
+        check("'descr': '<u2'");
+        check("{'descr': '<u2', 'shape': (2,)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'descr': '<u2'}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'more': 1}");
+        check("{'descr': '<u2', 'fortran_order': 0, 'shape': (2,)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (-2,)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2L,)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,)} or 1");
+        check("{'descr': '<u\\x32', 'fortran_order': False, 'shape': (2,)}");
+        check("{'descr': '<u2' 'fortran_order': False, 'shape': (2,)}");
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,)}");
     }
 
     #[test]

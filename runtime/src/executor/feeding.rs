@@ -7,12 +7,13 @@
 //!
 //! Deliberately does not fill a slot, or know which input is in which slot; the trainer does.
 
-use super::{Builder, Executor, Input, Loaded, Step};
-use crate::device::{EventId, MemoryLayout, Transfer};
+use super::steps::{At, Builder, EVENTS_OF_INPUT, Extra, LAST, Step};
+use super::{Executor, Input, Loaded};
+use crate::device::{MemoryLayout, Transfer};
 use crate::error::RuntimeError;
 use crate::state::Half;
 use plimsoll_ir::program::{Program, STORAGE_ALIGNMENT};
-use plimsoll_ir::schedule::{Command, Stream, alternative_of};
+use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId};
 
@@ -63,12 +64,6 @@ impl Slots {
 }
 
 impl Executor {
-    /// Starts an iteration as [`Executor::start`] does; it also brings the next input from a slot.
-    pub(crate) fn start_feeding(&mut self, loaded: &Loaded, slot: Half) {
-        let fed = loaded.fed.as_ref().expect("it was loaded with slots");
-        self.enqueue(loaded, &fed[slot as usize]);
-    }
-
     /// Puts the input of a later iteration into a slot that no command of the running iteration touches.
     pub(crate) fn fill_slot(
         &mut self,
@@ -78,7 +73,7 @@ impl Executor {
         labels: &[u8],
     ) -> Result<(), RuntimeError> {
         let slots = loaded.slots.expect("it was loaded with slots");
-        let inputs = [("images", &loaded.inputs.images, images), ("labels", &loaded.inputs.labels, labels)];
+        let inputs = [("images", &loaded.images, images), ("labels", &loaded.labels, labels)];
         for ((what, input, data), start) in inputs.into_iter().zip(slots.starts(slot)) {
             let bytes = input.fits(what, data)?;
             input.store(data, self.device.host(start, bytes)?);
@@ -94,61 +89,30 @@ impl Loaded {
     }
 }
 
-/// Copies of an input, while they are inserted among an iteration's steps.
-pub(super) struct Feeding {
-    /// Last command on the compute stream, and on the offload stream, that touches the bytes; `None` once it has passed.
-    last: [Option<CommandId>; 2],
-    /// Events of these commands.
-    events: [EventId; 2],
-    transfers: Vec<Transfer>,
-}
-
-/// Streams that the copies wait for.
-const OTHERS: [Stream; 2] = [Stream::Compute, Stream::Offload];
-
-impl Feeding {
-    /// Copies from a slot; events from `unused` on are free.
-    fn new(builder: &Builder, slots: Slots, slot: Half, unused: u32) -> Feeding {
-        let inputs = [builder.program.images, builder.program.labels].map(|tensor| builder.input(tensor));
-        let transfers = inputs.iter().zip(slots.starts(slot)).flat_map(|(input, start)| {
-            let pieces = input.pieces.iter().filter(|(_, _, bytes)| *bytes > Bytes::ZERO);
-            pieces.map(move |(device, first, bytes)| Transfer {
-                stream: Stream::Prefetch,
-                device: *device,
-                host: start + *first,
-                bytes: *bytes,
-            })
-        });
-        let transfers: Vec<Transfer> = transfers.collect();
-        let touches = |id: CommandId| inputs.iter().any(|input| builder.touches(id, input));
-        let last = OTHERS.map(|stream| {
-            let on = builder.schedule.numbered_commands().filter(|(_, command)| command.stream() == stream);
-            on.map(|(id, _)| id).filter(|id| touches(*id)).last()
-        });
-        Feeding { last, events: [EventId(unused), EventId(unused + 1)], transfers }
-    }
-
-    /// Adds the steps that must follow a command.
-    pub(super) fn behind(&self, id: CommandId, steps: &mut Vec<Step>) {
-        for ((last, event), stream) in self.last.iter().zip(self.events).zip(OTHERS) {
-            if *last == Some(id) {
-                steps.push(Step::Record(stream, event));
+impl Builder<'_> {
+    /// Extra steps that bring the next input from a slot; none if there are no slots.
+    pub(super) fn next_input(&self, slot: Half) -> Extra {
+        let Some(slots) = self.slots else { return Extra::new() };
+        let inputs = [self.program.images, self.program.labels].map(|tensor| self.input(tensor));
+        let mut extra = Extra::new();
+        for (stream, event) in [Stream::Compute, Stream::Offload].into_iter().zip(EVENTS_OF_INPUT..) {
+            let touching = self.schedule.numbered_commands().filter(|(id, command)| {
+                command.stream() == stream && inputs.iter().any(|input| self.touches(*id, input))
+            });
+            if let Some((last, _)) = touching.last() {
+                let event = self.free_event(event);
+                extra.push(((last, At::End), Step::Record(stream, event)));
+                extra.push((LAST, Step::Wait(Stream::Prefetch, event)));
             }
         }
-    }
-
-    /// Adds the steps that follow all commands.
-    pub(super) fn end(self, steps: &mut Vec<Step>) {
-        let awaited = self.last.iter().zip(self.events).filter(|(last, _)| last.is_some());
-        steps.extend(awaited.map(|(_, event)| Step::Wait(Stream::Prefetch, event)));
-        steps.extend(self.transfers.into_iter().map(Step::Copy));
-    }
-}
-
-impl Builder<'_> {
-    /// Copies of the next input from a slot, if there are slots; events from `unused` on are free.
-    pub(super) fn feeding(&self, slot: Option<Half>, unused: u32) -> Option<Feeding> {
-        Some(Feeding::new(self, self.slots?, slot?, unused))
+        for (input, start) in inputs.iter().zip(slots.starts(slot)) {
+            for (device, first, bytes) in input.pieces.iter().filter(|(.., bytes)| *bytes > Bytes::ZERO) {
+                let (stream, host) = (Stream::Prefetch, start + *first);
+                let transfer = Transfer { stream, device: *device, host, bytes: *bytes };
+                extra.push((LAST, Step::Copy(transfer)));
+            }
+        }
+        extra
     }
 
     /// Returns `true` if a command touches a byte where an input lies, through a tensor, taken as whole, or through scratch.
@@ -156,19 +120,11 @@ impl Builder<'_> {
         let trace = &self.program.trace;
         let tensors = self.places.tensors(id).iter();
         let of_tensors = tensors.map(|(tensor, offset)| (*offset, trace.tensors[tensor.index()].bytes));
-        let scratch = self.places.workspace(id).map(|offset| (offset, self.scratch(id)));
+        let scratch = self.cost(&self.schedule.commands[id.index()]).1;
+        let scratch = self.places.workspace(id).map(|offset| (offset, scratch));
         of_tensors.chain(scratch).any(|(offset, bytes)| {
             let (start, end) = (self.resident + offset, self.resident + offset + bytes);
             input.pieces.iter().any(|(first, _, length)| *first < end && start < *first + *length)
         })
-    }
-
-    /// Bytes of scratch of a compute command.
-    fn scratch(&self, id: CommandId) -> Bytes {
-        let Command::Compute { op, alternative, .. } = &self.schedule.commands[id.index()] else {
-            return Bytes::ZERO;
-        };
-        let of = alternative_of(&self.program.trace.ops[op.index()], *alternative);
-        of.map_or(Bytes::ZERO, |(_, bytes)| bytes)
     }
 }

@@ -6,49 +6,14 @@
 //! Deliberately does not decide when a state is copied, or how a copy is used; the trainer does.
 
 use super::feeding::trains;
-use super::{Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
-use crate::device::{EventId, MemoryLayout};
+use super::steps::{At, Builder, EVENTS_OF_STATE, Extra, Step};
+use super::{Executor, Iteration, Loaded, same_length};
+use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::state::{Half, StateCopies};
 use plimsoll_ir::CommandId;
 use plimsoll_ir::program::{Program, Region};
-use plimsoll_ir::schedule::{Command, Schedule, Stream};
-use plimsoll_ir::trace::Phase;
-
-/// Iterations that copy the state, for each half that it can go to.
-#[derive(Clone, Debug)]
-pub(super) struct Keeping {
-    copies: StateCopies,
-    /// With the schedule's commands; if there are slots for inputs, also with the next input from the slot of that half.
-    beside: [Enqueued; 2],
-    /// Without them.
-    alone: [Enqueued; 2],
-}
-
-impl Keeping {
-    /// Iterations of a schedule whose state is copied before this offload, or after all commands.
-    fn new(
-        executor: &mut Executor,
-        builder: &Builder,
-        copies: StateCopies,
-        before: Option<CommandId>,
-    ) -> Keeping {
-        let beside = Half::BOTH.map(|half| {
-            let steps = builder.steps_beside(Beside { copies: &copies, half, before });
-            executor.enqueued(false, steps)
-        });
-        let alone = Half::BOTH.map(|half| {
-            let steps = copies.first(half).chain(copies.rest(half)).map(Step::Copy).collect();
-            executor.enqueued(false, steps)
-        });
-        Keeping { copies, beside, alone }
-    }
-
-    /// All its command sequences.
-    pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
-        self.beside.iter().chain(&self.alone)
-    }
-}
+use plimsoll_ir::schedule::{Schedule, Stream};
 
 impl Executor {
     /// Loads a program as [`Executor::load`] does; if the memory has room ([`MemoryLayout::keeping_state`]), a
@@ -59,33 +24,32 @@ impl Executor {
         schedule: &Schedule,
         before: Option<CommandId>,
     ) -> Result<Loaded, RuntimeError> {
-        if !trains(program) {
-            return Err(RuntimeError::mismatch(
-                "program whose state is kept",
-                "one that trains",
-                "no update",
-            ));
-        }
+        let what = "program whose state is kept";
+        RuntimeError::unless(trains(program), what, "one that trains", "no update")?;
         let (needed, there) = (MemoryLayout::default().keeping_state(program).state, self.layout.state);
-        if there < needed {
-            return Err(RuntimeError::mismatch("host memory for copies of the state", needed, there));
-        }
+        RuntimeError::unless(there >= needed, "host memory for copies of the state", needed, there)?;
         let copies = StateCopies::of(program, self.layout);
-        self.load_with(program, schedule, |executor, builder| {
-            Ok((Some(Keeping::new(executor, builder, copies, before)), None))
-        })
-    }
-
-    /// Starts an iteration as [`Executor::start`] does, with a copy of the state to a half.
-    pub(crate) fn start_copying(&mut self, loaded: &Loaded, half: Half) {
-        self.enqueue(loaded, &loaded.keeping().beside[half as usize]);
+        let mut loaded = self.load_with(program, schedule, |builder| {
+            let of_half = |half| {
+                let copied = builder.copies_of_state(&copies, half, before);
+                let with_input = copied.into_iter().chain(builder.next_input(half)).collect();
+                let alone = copies.first(half).chain(copies.rest(half)).map(Step::Copy).collect();
+                [
+                    (Iteration::Copying(half), builder.plain_steps(with_input)),
+                    (Iteration::StateAlone(half), alone),
+                ]
+            };
+            Ok(Half::BOTH.into_iter().flat_map(of_half).collect())
+        })?;
+        loaded.copies = Some(copies);
+        Ok(loaded)
     }
 
     /// Runs one iteration with a copy of the state, as a trainer does, so that callers can measure its cost.
     ///
     /// Panics if the program was loaded without ([`Executor::load_keeping_state`]).
     pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        self.start_copying(loaded, Half::First);
+        self.start_as(loaded, Iteration::Copying(Half::First));
         self.finish()
     }
 
@@ -109,16 +73,10 @@ impl Executor {
         if iteration == 0 {
             self.fill_slot(loaded, half, images, labels)?;
         }
-        self.start_copying(loaded, half);
+        self.start_as(loaded, Iteration::Copying(half));
         let filled = self.fill_slot(loaded, half.next(), images, labels);
         self.finish()?;
         filled
-    }
-
-    /// Copies the state to a half, and does nothing else.
-    pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
-        self.enqueue(loaded, &loaded.keeping().alone[half as usize]);
-        self.finish()
     }
 
     /// Returns `true` if the last copy to a half, in an iteration with these hyperparameters, is whole, even if the
@@ -129,13 +87,13 @@ impl Executor {
         half: Half,
         hyper: &[u8],
     ) -> Result<bool, RuntimeError> {
-        let (offset, bytes) = loaded.keeping().copies.stamp(half);
+        let (offset, bytes) = loaded.copies().stamp(half);
         Ok(self.device.host(offset, bytes)? == hyper)
     }
 
     /// Marks the copy in a half as not whole.
     pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
-        let (offset, bytes) = loaded.keeping().copies.stamp(half);
+        let (offset, bytes) = loaded.copies().stamp(half);
         self.device.host(offset, bytes)?.fill(0);
         Ok(())
     }
@@ -149,7 +107,7 @@ impl Executor {
         data: &mut [u8],
     ) -> Result<(), RuntimeError> {
         same_length(region, data.len())?;
-        let place = loaded.keeping().copies.place(half, region).expect("a region of the state");
+        let place = loaded.copies().place(half, region).expect("a region of the state");
         data.copy_from_slice(self.device.host(place, region.bytes())?);
         Ok(())
     }
@@ -158,77 +116,29 @@ impl Executor {
 impl Loaded {
     /// Returns `true` if its state is kept on the host.
     pub(crate) fn keeps_state(&self) -> bool {
-        self.keeping.is_some()
+        self.copies.is_some()
     }
 
-    fn keeping(&self) -> &Keeping {
-        self.keeping.as_ref().expect("it was loaded to keep its state")
+    fn copies(&self) -> &StateCopies {
+        self.copies.as_ref().expect("it was loaded to keep its state")
     }
-}
-
-/// A copy of the state made during an iteration.
-#[derive(Clone, Copy)]
-struct Beside<'a> {
-    copies: &'a StateCopies,
-    half: Half,
-    /// Offload that follows the copy; `None` if the copy follows all commands.
-    before: Option<CommandId>,
 }
 
 impl Builder<'_> {
-    /// Steps of an iteration that also copies the state, and waits for the copy before it changes the state; they are
-    /// followed by the next input from the slot of that half, if there are slots.
-    fn steps_beside(&self, beside: Beside) -> Vec<Step> {
-        let events = self.events();
-        let unused = unused(&events);
-        let mut first = Vec::new();
-        let mut copy = Inserting::new(beside, unused, &mut first);
-        let feeding = self.feeding(Some(beside.half), unused + 2);
-        self.steps(&events, &|_| false, first, feeding, |id, command, steps| {
-            copy.before(self.program, id, command, steps);
-        })
-    }
-}
-
-/// A copy of the state while it is inserted among an iteration's steps.
-struct Inserting<'a> {
-    beside: Beside<'a>,
-    /// Events of the first pieces and of the rest; each until the compute stream was made to wait for it.
-    events: [Option<EventId>; 2],
-    /// Event of the rest, until the rest is enqueued.
-    rest: Option<EventId>,
-}
-
-impl<'a> Inserting<'a> {
-    /// Begins with the pieces that change first; events from `unused` on are free.
-    fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Inserting<'a> {
-        let [first, rest] = [EventId(unused), EventId(unused + 1)];
-        steps.extend(beside.copies.first(beside.half).map(Step::Copy));
-        steps.push(Step::Record(Stream::Offload, first));
-        Inserting { beside, events: [Some(first), Some(rest)], rest: Some(rest) }
-    }
-
-    /// Adds the steps that must precede a command.
-    fn before(&mut self, program: &Program, id: CommandId, command: &Command, steps: &mut Vec<Step>) {
-        if self.beside.before == Some(id) {
-            self.enqueue_rest(steps);
-        }
-        let Command::Compute { op, .. } = command else { return };
-        if self.beside.copies.changes_first(&program.kernels[op.index()]) {
-            steps.extend(self.events[0].take().map(|event| Step::Wait(Stream::Compute, event)));
-        }
-        if program.trace.ops[op.index()].phase == Phase::Update {
-            self.enqueue_rest(steps);
-            steps.extend(self.events[1].take().map(|event| Step::Wait(Stream::Compute, event)));
-        }
-    }
-
-    /// Enqueues the rest of the state, at the latest before the update.
-    fn enqueue_rest(&mut self, steps: &mut Vec<Step>) {
-        if let Some(event) = self.rest.take() {
-            let Beside { copies, half, .. } = self.beside;
-            steps.extend(copies.rest(half).map(Step::Copy));
-            steps.push(Step::Record(Stream::Offload, event));
-        }
+    /// Extra steps that copy the state to a half before this offload, at the latest before the update, and make commands
+    /// that change the state wait for its copy.
+    fn copies_of_state(&self, copies: &StateCopies, half: Half, before: Option<CommandId>) -> Extra {
+        let [first, rest] = [0, 1].map(|number| self.free_event(EVENTS_OF_STATE + number));
+        let update = self.first_of(|op| self.is_update(op)).expect("it trains");
+        let changes = self.first_of(|op| copies.changes_first(&self.program.kernels[op.index()]));
+        let begin = (CommandId(0), At::Waits);
+        let of_rest = (before.map_or(update, |before| before.min(update)), At::Waits);
+        let mut extra: Extra = copies.first(half).map(|transfer| (begin, Step::Copy(transfer))).collect();
+        extra.push((begin, Step::Record(Stream::Offload, first)));
+        extra.extend(changes.map(|id| ((id, At::Waits), Step::Wait(Stream::Compute, first))));
+        extra.extend(copies.rest(half).map(|transfer| (of_rest, Step::Copy(transfer))));
+        extra.push((of_rest, Step::Record(Stream::Offload, rest)));
+        extra.push(((update, At::Waits), Step::Wait(Stream::Compute, rest)));
+        extra
     }
 }

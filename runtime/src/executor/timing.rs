@@ -6,7 +6,8 @@
 //!
 //! Deliberately does not correct times for the cost of the events; the profiler does, which has measured it.
 
-use super::{Builder, Loaded, Step};
+use super::Loaded;
+use super::steps::{At, Builder, Extra, Step};
 use crate::device::{Device, EventId};
 use plimsoll_ir::schedule::{Command, Stream};
 use plimsoll_ir::simulate::{Span, Timeline};
@@ -103,13 +104,16 @@ impl Builder<'_> {
 
     /// Steps of an iteration in which every command is timed.
     pub(super) fn timed_steps(&self, joined: &[Joined]) -> Vec<Step> {
-        let count = self.schedule.commands.len();
-        let mut begins = vec![true; count];
-        let mut events: Vec<Option<EventId>> = (0..count as u32).map(|i| Some(end_event(i))).collect();
+        let commands = 0..self.schedule.commands.len() as u32;
+        let mut begins = vec![true; commands.len()];
+        let mut events: Vec<Option<EventId>> = commands.map(|i| Some(end_event(i))).collect();
         for Joined { commands, .. } in joined {
             commands[1..].iter().for_each(|command| begins[command.index()] = false);
             commands[..commands.len() - 1].iter().for_each(|command| events[command.index()] = None);
         }
-        self.steps(&events, &|id| begins[id.index()], Vec::new(), None, |_, _, _| {})
+        let begun = self.schedule.numbered_commands().filter(|(id, _)| begins[id.index()]);
+        let begun =
+            begun.map(|(id, command)| ((id, At::Command), Step::Record(command.stream(), begin_event(id.0))));
+        self.steps(&events, |_| true, begun.collect::<Extra>())
     }
 }

@@ -7,7 +7,6 @@
 //!
 //! Deliberately does not know devices, gradients or iterations, or assign virtual workers.
 
-mod alone;
 mod measure;
 mod messages;
 pub mod mpi;
@@ -16,9 +15,8 @@ mod sharded;
 mod threads;
 mod tree;
 
-pub use alone::alone;
 pub use measure::{Measured, measure};
-pub use threads::threads;
+pub use threads::{alone, threads};
 pub use tree::{Node, TreeSum};
 
 use std::ops::Range;

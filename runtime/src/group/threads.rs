@@ -7,15 +7,17 @@
 use super::messages::Messages;
 use super::rooms::Rooms;
 use super::sharded::Sharded;
-use super::{Group, GroupError, GroupFacts, alone};
+use super::{Group, GroupError, GroupFacts};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+/// Group of one worker: nothing is exchanged. An update of several virtual workers on it is accumulation.
+pub fn alone() -> Box<dyn Group> {
+    threads(1).pop().expect("there is one")
+}
+
 /// Creates this many workers, by rank.
 pub fn threads(workers: usize) -> Vec<Box<dyn Group>> {
-    if workers == 1 {
-        return vec![alone()];
-    }
     let (to, from): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel()).unzip();
     let rooms = Arc::default();
     let channels = from.into_iter().enumerate().map(|(rank, from)| Channels {
@@ -62,7 +64,8 @@ impl Drop for Channels {
 
 impl Messages for Channels {
     fn facts(&self) -> GroupFacts {
-        GroupFacts { engine: "threads", rank: self.rank, workers: self.to.len() }
+        let engine = if self.to.len() == 1 { "alone" } else { "threads" };
+        GroupFacts { engine, rank: self.rank, workers: self.to.len() }
     }
 
     fn rooms(&self) -> &Rooms {

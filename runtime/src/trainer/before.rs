@@ -7,6 +7,7 @@
 //! Deliberately does not copy data that are not overwritten, or data overwritten by an update that is applied between two
 //! passes; the state before an earlier update stays then.
 
+use crate::state::of_regions;
 use plimsoll_ir::program::Region;
 use std::collections::HashMap;
 
@@ -76,15 +77,10 @@ impl Before {
     ) -> HashMap<u64, &'a [u8]> {
         let mut found = HashMap::new();
         let parts = self.parts.iter().map(Vec::as_slice).zip(updated);
-        for (mut rest, regions) in parts.chain([(bytemuck::cast_slice(&self.statistics), statistics)]) {
-            for region in regions {
-                let (own, others) = rest.split_at(region.bytes().0 as usize);
-                rest = others;
-                // A region without bytes has the address of the next region.
-                if !own.is_empty() {
-                    found.insert(region.offset.0, own);
-                }
-            }
+        for (data, regions) in parts.chain([(bytemuck::cast_slice(&self.statistics), statistics)]) {
+            // A region without bytes has the address of the next region.
+            let some = of_regions(regions, data).filter(|(_, own)| !own.is_empty());
+            found.extend(some.map(|(region, own)| (region.offset.0, own)));
         }
         found
     }

@@ -3,14 +3,16 @@
 //! Deliberately does not look at schedules. Each worker may have its own.
 
 use super::Trainer;
-use super::share::Share;
+use super::share::{Share, read};
 use crate::checkpoint::DataName;
 use crate::data::Dataset;
 use crate::error::RuntimeError;
 use crate::group::{GroupError, shares_by_pace};
-use crate::state::saved_name;
+use crate::state::of_regions;
 use crate::training_plan::TrainingPlan;
+use bytemuck::cast_slice;
 use plimsoll_ir::checksum::Summing;
+use plimsoll_ir::program::Region;
 use plimsoll_ir::{Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -161,35 +163,21 @@ impl Trainer {
 
     /// Takes worker 0's iteration count, and everything that the next iteration depends on.
     fn take_state(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
-        let saved: Vec<_> =
-            self.train.resident().iter().filter(|region| saved_name(region).is_some()).cloned().collect();
+        let saved: Vec<Region> = self.saved().into_iter().map(|(_, region)| region).collect();
         let mut words = vec![self.step as u32, (self.step >> 32) as u32];
-        let mut bytes = Vec::new();
         if share.group.facts().rank == 0 {
-            for region in &saved {
-                bytes.resize(region.bytes().0 as usize, 0);
-                self.executor.read_region(region, &mut bytes)?;
-                words.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            }
+            words.extend(read(&mut self.executor, &saved)?.into_iter().map(f32::to_bits));
         }
         share.group.broadcast(&mut words)?;
         let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
-        if words.len() != 2 + elements {
-            return Err(RuntimeError::mismatch("numbers of worker 0's state", elements, words.len() - 2));
-        }
+        let found = words.len() - 2;
+        RuntimeError::unless(found == elements, "numbers of worker 0's state", elements, found)?;
         if share.group.facts().rank == 0 {
             return Ok(());
         }
-        let mut rest = &words[2..];
         self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
-        for region in &saved {
-            let (own, others) = rest.split_at(region.elements() as usize);
-            rest = others;
-            bytes.clear();
-            bytes.extend(own.iter().flat_map(|word| word.to_le_bytes()));
-            self.executor.write_region(region, &bytes)?;
-        }
-        Ok(())
+        of_regions(&saved, &words[2..])
+            .try_for_each(|(region, own)| self.executor.write_region(region, cast_slice(own)))
     }
 }
 

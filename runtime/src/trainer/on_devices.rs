@@ -9,10 +9,11 @@
 //! one's numbers, and writes that sum back.
 //!
 //! Deliberately does not promise bits. Devices add in an order of their choice, so with a different number of workers or
-//! different links, the same training rounds differently. Nor does it report gradient norms: no sum passes through the host.
+//! different links, the same training rounds differently.
 
-use super::share::{GOES_ON, LOOK, Passed, Share, Squares, is_finite, together};
-use super::{Place, Source, Trainer};
+use super::passes::{GOES_ON, LOOK, is_finite};
+use super::share::Share;
+use super::{Metrics, Place, sums};
 use crate::device::{Collective, DeviceError};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
@@ -94,30 +95,30 @@ impl Share {
 
     /// During this worker's last pass: agrees with the others on the update, and has the devices sum each part once it is
     /// complete. Returns the results of all passes; `None` if a worker leaves.
-    fn sum_on_devices(
+    pub(super) fn sum_on_devices(
         &mut self,
         executor: &mut Executor,
         train: &Loaded,
         (step, number): Place,
-        mut mine: Vec<Passed>,
-    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
+        mut mine: Vec<Metrics>,
+    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
         self.wait_for_part(executor, self.first_gradient())?;
         let metrics = self.metrics(executor, train)?;
         let is_only = mine.is_empty();
-        mine.push(Passed { metrics, square: 0.0 });
+        mine.push(metrics);
         let Some(all) = self.agree(step, GOES_ON, &mine)? else { return Ok(None) };
         is_finite(step, &all)?;
-        let (.., counted) = together(&all);
-        let labels = train.label_count() as f64;
+        let [.., counted] = sums(&all);
+        let labels = train.program().label_count() as f64;
         // A gradient is a mean over the labels of its pass; a sum of several is weighted by the share of labels that count.
-        let own = if is_only { f64::from(metrics.counted) } else { labels };
+        let own = if is_only { f64::from(metrics.counted()) } else { labels };
         let of_gradients = (own / counted.max(1.0)) as f32;
         let of_statistics = (1.0 / all.len() as f64) as f32;
         for part in 0..self.sums.len() {
             self.wait_for_part(executor, part)?;
             if !is_only {
-                let weight = (f64::from(metrics.counted) / labels) as f32;
-                self.add_part(executor, (part, number), weight, &mut Squares::default())?;
+                let weight = (f64::from(metrics.counted()) / labels) as f32;
+                self.add_part(executor, (part, number), weight)?;
                 let sum = &mut self.sums[part];
                 let mut nodes = sum.mine.take_nodes().map(|(_, numbers)| numbers);
                 let mut total = nodes.next().expect("a pass was added");
@@ -136,21 +137,5 @@ impl Share {
         }
         self.wait_for_devices(executor, |devices| devices.is_done())?;
         Ok(Some(all))
-    }
-}
-
-impl Trainer {
-    /// Runs this worker's last pass after its earlier ones, and the sums over all devices. Returns the results of all
-    /// passes; `None` if a worker leaves.
-    pub(super) fn pass_on_devices(
-        &mut self,
-        share: &mut Share,
-        source: &mut Source<'_>,
-        place: Place,
-        mine: Vec<Passed>,
-    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
-        self.run_pass(share, source, place, |share, executor, train| {
-            share.sum_on_devices(executor, train, place, mine)
-        })
     }
 }

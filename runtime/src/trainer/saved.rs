@@ -16,7 +16,7 @@ impl Trainer {
     }
 
     /// Regions saved in a file, with their names there.
-    fn saved(&self) -> Vec<(String, Region)> {
+    pub(super) fn saved(&self) -> Vec<(String, Region)> {
         let all = self.train.resident().iter().cloned();
         all.filter_map(|region| Some((saved_name(&region)?, region))).collect()
     }

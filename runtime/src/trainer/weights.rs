@@ -22,22 +22,17 @@ impl Trainer {
     ///
     /// Errors: the plan names different weights, training has already begun, or they belong to a different network.
     pub fn start_from(&mut self, weights: &Weights) -> Result<(), RuntimeError> {
-        if self.plan.weights.as_ref() != Some(&weights.checksum) {
-            let planned = self.plan.weights.as_deref().unwrap_or("none");
-            return Err(RuntimeError::mismatch("weights of the training plan", planned, &weights.checksum));
-        }
-        if self.step > 0 {
-            return Err(RuntimeError::mismatch("iterations before weights are set", 0, self.step));
-        }
+        let (planned, found) = (self.plan.weights.as_deref(), weights.checksum.as_str());
+        let (what, expected) = ("weights of the training plan", planned.unwrap_or("none"));
+        RuntimeError::unless(planned == Some(found), what, expected, found)?;
+        RuntimeError::unless(self.step == 0, "iterations before weights are set", 0, self.step)?;
         for (name, numbers) in &weights.regions {
             let mut resident = self.train.resident().iter();
             let Some(region) = resident.find(|region| saved_name(region).as_ref() == Some(name)) else {
                 return Err(RuntimeError::mismatch(format!("`{name}` of the weights"), "a region", "none"));
             };
-            if region.bytes().0 != numbers.len() as u64 {
-                let what = format!("bytes of `{name}`");
-                return Err(RuntimeError::mismatch(what, region.bytes().0, numbers.len()));
-            }
+            let (bytes, found) = (region.bytes().0, numbers.len());
+            RuntimeError::unless(bytes == found as u64, format_args!("bytes of `{name}`"), bytes, found)?;
             self.executor.write_region(region, numbers)?;
         }
         Ok(())

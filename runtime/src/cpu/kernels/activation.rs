@@ -6,18 +6,18 @@
 //!
 //! Deliberately does not include ReLU, whose gradient needs one bit of x (`elementwise.rs`).
 
-use super::elementwise::map;
+use super::Run;
+use super::elementwise::{map, map_or_add};
 use super::exponential::sigmoids;
 use super::gelu::normal;
-use super::maps::Map;
-use super::threads::Threads;
 use plimsoll_ir::network::Function;
 
 /// y = f(x).
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn forward(n: u64, function: Function, x: Map, y: Map, threads: &Threads) {
+pub(super) unsafe fn forward(n: u64, function: Function, run: &Run) {
+    let ([x, y], threads) = (run.maps(["x", "y"]), run.threads);
     // SAFETY: the caller's promise.
     unsafe {
         match function {
@@ -27,51 +27,23 @@ pub(super) unsafe fn forward(n: u64, function: Function, x: Map, y: Map, threads
     }
 }
 
-/// dx = dy * f'(x), or added to dx. `inputs` is x, dy.
+/// dx = dy * f'(x), or added to dx.
 ///
 /// # Safety
 /// Live operands of that many elements; dx may be dy.
-pub(super) unsafe fn backward(
-    n: u64,
-    function: Function,
-    accumulate: bool,
-    inputs: [Map; 2],
-    dx: Map,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(n: u64, function: Function, accumulate: bool, run: &Run) {
+    let (inputs, dx) = (run.maps(["x", "dy"]), run.map("dx"));
     // SAFETY: the caller's promise.
     unsafe {
         match function {
-            Function::Gelu => slopes(n, accumulate, inputs, dx, threads, |x| {
+            Function::Gelu => map_or_add(n, accumulate, inputs, dx, run.threads, |[x, dy]| {
                 let (below, density) = normal(x);
-                below + x * density
+                dy * (below + x * density)
             }),
-            Function::Silu => slopes(n, accumulate, inputs, dx, threads, |x| {
+            Function::Silu => map_or_add(n, accumulate, inputs, dx, run.threads, |[x, dy]| {
                 let [below, above] = sigmoids(x);
-                below * (1.0 + x * above)
+                dy * (below * (1.0 + x * above))
             }),
-        }
-    }
-}
-
-/// dx = dy * slope(x), or added to dx.
-///
-/// # Safety
-/// As [`backward`].
-unsafe fn slopes(
-    n: u64,
-    accumulate: bool,
-    [x, dy]: [Map; 2],
-    dx: Map,
-    threads: &Threads,
-    slope: impl Fn(f32) -> f32 + Copy + Sync,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if accumulate {
-            map(n, [x, dy, dx], dx, threads, move |[x, dy, dx]| dx + dy * slope(x));
-        } else {
-            map(n, [x, dy], dx, threads, move |[x, dy]| dy * slope(x));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Deliberately does not correct the moments; the correction is in the numbers that come with each iteration.
 
+use super::Run;
 use super::elementwise::pieces;
-use super::threads::Threads;
 use super::vector::{Ptr, vectorized};
 use plimsoll_ir::UpdateNumbers;
 use plimsoll_ir::program::Hyper;
@@ -40,20 +40,17 @@ vectorized! {
     }
 }
 
-/// One step. `operands` is parameter, first moment, second moment.
+/// One step.
 ///
 /// # Safety
 /// `hyper` holds [`Hyper`]; live operands of that many elements that do not overlap.
-pub(super) unsafe fn step(
-    elements: u64,
-    hyper: Ptr<f32>,
-    operands: [Ptr<f32>; 3],
-    gradient: Option<Ptr<f32>>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn step(elements: u64, run: &Run) {
+    let hyper = run.f("hyper");
+    let operands = run.all(["parameter", "first moment", "second moment"]);
+    let gradient = run.some("gradient");
     // SAFETY: the caller's promise.
     let numbers = std::array::from_fn(|word| unsafe { hyper.at(Hyper::UPDATE + word).get() });
-    pieces(elements, threads, |start, len| {
+    pieces(elements, run.threads, |start, len| {
         let gradient = gradient.map(|gradient| gradient.at(start));
         // SAFETY: the caller's promise; pieces do not overlap.
         unsafe { update(numbers, operands.map(|operand| operand.at(start)), gradient, len) };

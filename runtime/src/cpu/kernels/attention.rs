@@ -14,9 +14,9 @@
 //! Deliberately does not cut rows, so that a block's softmax and its gradient need no second pass, or mask anything but the
 //! future.
 
+use super::Run;
 use super::exponential::exponential;
 use super::matrix::{Matrix, lane_floats, product};
-use super::threads::Threads;
 use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::AttentionShape;
 use std::ops::Range;
@@ -159,17 +159,12 @@ vectorized! {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-pub(super) unsafe fn forward(
-    shape: &AttentionShape,
-    qkv: Ptr<f32>,
-    y: Ptr<f32>,
-    stats: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &AttentionShape, run: &Run) {
+    let [qkv, y, stats] = run.all(["qkv", "y", "stats"]);
+    let scratch = run.scratch;
     let s = Sizes::of(shape);
     let lane_len = forward_scratch(shape, 1);
-    threads.each(s.batch * s.heads * s.blocks(), |task, lane| {
+    run.threads.each(s.batch * s.heads * s.blocks(), |task, lane| {
         let (number, rows) = (task / s.blocks(), s.rows(task % s.blocks()));
         let (head, y, stats) = (s.head(qkv, number), s.output(y, number), s.stats(stats, number));
         let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
@@ -223,17 +218,12 @@ vectorized! {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-pub(super) unsafe fn backward(
-    shape: &AttentionShape,
-    accumulate: bool,
-    [qkv, stats, dy]: [Ptr<f32>; 3],
-    dqkv: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(shape: &AttentionShape, accumulate: bool, run: &Run) {
+    let [qkv, stats, dy, dqkv] = run.all(["qkv", "stats", "dy", "dqkv"]);
+    let scratch = run.scratch;
     let s = Sizes::of(shape);
     let lane_len = backward_scratch(shape, 1);
-    threads.each(s.batch * s.kv_heads(), |shared, lane| {
+    run.threads.each(s.batch * s.kv_heads(), |shared, lane| {
         let scratch = scratch.at(lane * lane_len);
         let blocks = || (0..s.blocks()).rev().map(|block| s.rows(block));
         for (member, rows) in (0..s.group).flat_map(|member| blocks().map(move |rows| (member, rows))) {

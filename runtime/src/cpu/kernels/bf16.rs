@@ -170,7 +170,7 @@ struct Parts {
 
 impl Parts {
     fn of(call: &Call, part: u64) -> Parts {
-        let (units, grain) = units(call);
+        let (units, grain) = cut(&mut call.clone()).map_or((1, 1), |(units, grain, _)| (*units, grain));
         let elements: u64 = feature_maps(call).map(|spec| spec.bytes.0 / 4).sum();
         let of_unit = elements.div_ceil(units.max(1)).max(1);
         let each = (part / of_unit / grain * grain).max(grain).min(units.max(1));
@@ -183,89 +183,45 @@ impl Parts {
     }
 }
 
-/// Units along which a call can be cut (samples, rows or elements): their number, and the multiple that a part must be. One
-/// unit if all are needed at once.
-fn units(call: &Call) -> (u64, u64) {
-    match call {
-        Call::ConvForward { shape }
-        | Call::ConvBackwardFilter { shape, .. }
-        | Call::ConvBackwardData { shape, .. } => (shape.batch, 1),
+/// Units along which a call can be cut (samples, rows or elements): their number in the call, the multiple that a part must
+/// be, and the flag of f32 sums over all units (gradients of parameters). `None` if all are needed at once.
+fn cut(call: &mut Call) -> Option<(&mut u64, u64, Option<&mut bool>)> {
+    Some(match call {
+        Call::ConvForward { shape } | Call::ConvBackwardData { shape, .. } => (&mut shape.batch, 1, None),
+        Call::ConvBackwardFilter { shape, accumulate } => (&mut shape.batch, 1, Some(accumulate)),
         Call::MaxPoolForward { shape }
         | Call::MaxPoolBackward { shape, .. }
         | Call::AvgPoolForward { shape }
-        | Call::AvgPoolBackward { shape, .. } => (shape.batch, 1),
-        Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => (shape.batch, 1),
-        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => (shape.batch, 1),
-        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => (shape.batch, 1),
+        | Call::AvgPoolBackward { shape, .. } => (&mut shape.batch, 1, None),
+        Call::EmbeddingForward { shape } => (&mut shape.batch, 1, None),
+        Call::EmbeddingBackward { shape, accumulate } => (&mut shape.batch, 1, Some(accumulate)),
+        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => {
+            (&mut shape.batch, 1, None)
+        }
+        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => (&mut shape.batch, 1, None),
         // A byte of the mask holds 8 elements.
-        Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => (*elements, 8),
+        Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => {
+            (elements, 8, None)
+        }
+        Call::BiasBackward { shape, accumulate } => (&mut shape.rows, 1, Some(accumulate)),
         Call::BatchNormInference { shape, .. }
         | Call::BiasForward { shape }
-        | Call::BiasBackward { shape, .. }
         | Call::LrnForward { shape, .. }
         | Call::LrnBackward { shape, .. }
         | Call::LstmForward { shape, .. }
-        | Call::LstmBackward { shape, .. } => (shape.rows, 1),
-        Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } => (*rows, 1),
-        Call::SoftmaxCrossEntropyForward { .. }
-        | Call::SoftmaxCrossEntropyBackward { .. }
-        | Call::BatchNormForward { .. }
-        | Call::BatchNormRunning { .. }
-        | Call::BatchNormBackward { .. }
-        | Call::LayerNormForward { .. }
-        | Call::LayerNormBackward { .. }
-        | Call::RmsNormForward { .. }
-        | Call::RmsNormBackward { .. }
-        | Call::DropoutForward { .. }
-        | Call::DropoutBackward { .. }
-        | Call::ReluForward { .. }
-        | Call::ReluBackward { .. }
-        | Call::ActivationForward { .. }
-        | Call::ActivationBackward { .. }
-        | Call::Multiply { .. }
-        | Call::Add { .. }
-        | Call::Sgd { .. }
-        | Call::Adamw { .. } => (1, 1),
-    }
+        | Call::LstmBackward { shape, .. } => (&mut shape.rows, 1, None),
+        Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } => (rows, 1, None),
+        _ => return None,
+    })
 }
 
-/// The same call on `count` of its units. If `later` is set, f32 sums over all units (gradients of parameters) are added to
-/// the operand, which the earlier parts have written.
+/// The same call on `count` of its units. If `later` is set, f32 sums over all units are added to the operand, which the
+/// earlier parts have written.
 fn resized(call: &Call, count: u64, later: bool) -> Call {
     let mut part = *call;
-    match &mut part {
-        Call::ConvForward { shape } | Call::ConvBackwardData { shape, .. } => shape.batch = count,
-        Call::ConvBackwardFilter { shape, accumulate } => {
-            shape.batch = count;
-            *accumulate |= later;
-        }
-        Call::MaxPoolForward { shape }
-        | Call::MaxPoolBackward { shape, .. }
-        | Call::AvgPoolForward { shape }
-        | Call::AvgPoolBackward { shape, .. } => shape.batch = count,
-        Call::EmbeddingForward { shape } => shape.batch = count,
-        Call::EmbeddingBackward { shape, accumulate } => {
-            shape.batch = count;
-            *accumulate |= later;
-        }
-        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => shape.batch = count,
-        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => shape.batch = count,
-        Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => {
-            *elements = count;
-        }
-        Call::BiasBackward { shape, accumulate } => {
-            shape.rows = count;
-            *accumulate |= later;
-        }
-        Call::BatchNormInference { shape, .. }
-        | Call::BiasForward { shape }
-        | Call::LrnForward { shape, .. }
-        | Call::LrnBackward { shape, .. }
-        | Call::LstmForward { shape, .. }
-        | Call::LstmBackward { shape, .. } => shape.rows = count,
-        Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } => *rows = count,
-        // One unit, the whole call.
-        _ => {}
+    if let Some((units, _, accumulate)) = cut(&mut part) {
+        *units = count;
+        accumulate.into_iter().for_each(|accumulate| *accumulate |= later);
     }
     part
 }

@@ -5,9 +5,9 @@
 //!
 //! Deliberately does not add the bias of a convolution, which is part of that call.
 
-use super::elementwise::{PIECE, pieces};
+use super::Run;
+use super::elementwise::{pieces, tasks_of_rows};
 use super::norm;
-use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::program::RowShape;
 
@@ -22,7 +22,8 @@ const ROWS: usize = 64;
 ///
 /// # Safety
 /// Live operands of the shape; y may be x.
-pub(super) unsafe fn forward(shape: &RowShape, x: Ptr<f32>, bias: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn forward(shape: &RowShape, run: &Run) {
+    let ([x, bias, y], threads) = (run.all(["x", "bias", "y"]), run.threads);
     let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
     if shape.channels >= LONG {
         pieces(shape.rows * shape.channels, threads, |start, len| {
@@ -37,12 +38,10 @@ pub(super) unsafe fn forward(shape: &RowShape, x: Ptr<f32>, bias: Ptr<f32>, y: P
         });
         return;
     }
-    let of_task = (PIECE / channels.max(1)).max(1);
-    threads.each(rows.div_ceil(of_task), |task, _| {
-        let first = task * of_task;
+    tasks_of_rows(rows, channels, threads, |first, count, _| {
         let (x, y) = (x.at(first * channels), y.at(first * channels));
         // SAFETY: the caller's promise; each task has its own rows.
-        unsafe { map_rows([x], [bias], y, of_task.min(rows - first), channels, |[x], [b]| x + b) };
+        unsafe { map_rows([x], [bias], y, count, channels, |[x], [b]| x + b) };
     });
 }
 
@@ -55,20 +54,14 @@ pub(super) fn backward_scratch(shape: &RowShape) -> usize {
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace.
-pub(super) unsafe fn backward(
-    shape: &RowShape,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    dbias: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(shape: &RowShape, accumulate: bool, run: &Run) {
     if shape.channels < LONG {
         // SAFETY: passed on.
-        return unsafe { norm::channel_sums(shape, accumulate, dy, dbias, scratch, threads) };
+        return unsafe { norm::channel_sums(shape, accumulate, run) };
     }
     let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
-    threads.each(channels.div_ceil(CHANNELS), |task, _| {
+    let [dy, dbias] = run.all(["dy", "dbias"]);
+    run.threads.each(channels.div_ceil(CHANNELS), |task, _| {
         let first = task * CHANNELS;
         let some = CHANNELS.min(channels - first);
         // SAFETY: the caller's promise; each task has its own channels.

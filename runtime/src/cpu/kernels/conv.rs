@@ -7,11 +7,11 @@
 //!
 //! Deliberately does not choose an algorithm by measuring; blocks follow from the shape alone, as do sums.
 
+use super::Run;
 use super::columns::{Columns, gather, scatter_add};
 use super::matrix::{Matrix, lane_floats, product};
 use super::norm;
-use super::threads::Threads;
-use super::vector::{Ptr, map_rows};
+use super::vector::map_rows;
 use super::winograd;
 use plimsoll_ir::program::{ConvShape, RowShape};
 use std::ops::Range;
@@ -94,7 +94,7 @@ fn forward_lane(s: &Sizes) -> [usize; 2] {
 /// Floats of workspace for [`forward`].
 pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
     if winograd::serves(shape) {
-        return winograd::forward_scratch(shape, lanes);
+        return winograd::Work::forward(shape).scratch(lanes);
     }
     let [matrix, output] = forward_lane(&Sizes::of(shape));
     lanes * (matrix + output)
@@ -104,24 +104,18 @@ pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-pub(super) unsafe fn forward(
-    shape: &ConvShape,
-    x: Ptr<f32>,
-    weight: Ptr<f32>,
-    bias: Option<Ptr<f32>>,
-    y: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &ConvShape, run: &Run) {
+    let ([x, weight, y], scratch) = (run.all(["x", "weight", "y"]), run.scratch);
+    let bias = run.some("bias");
     if winograd::serves(shape) {
         // SAFETY: passed on.
-        return unsafe { winograd::forward(shape, x, weight, bias, y, scratch, threads) };
+        return unsafe { winograd::forward(shape, run) };
     }
     let s = Sizes::of(shape);
     let block = s.block(s.weights);
     let [lane_matrix, lane_output] = forward_lane(&s);
     let count = s.positions.div_ceil(block);
-    threads.each(count * s.groups, |task, lane| {
+    run.threads.each(count * s.groups, |task, lane| {
         let group = task / count;
         let start = task % count * block;
         let rows = start..s.positions.min(start + block);
@@ -208,7 +202,7 @@ pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize 
     let s = Sizes::of(shape);
     let width = FilterTasks::of(&s, &Columns::of(shape, 0)).width;
     let blocks = if winograd::serves(shape) {
-        winograd::backward_filter_scratch(shape, lanes)
+        winograd::Work::filter(shape).scratch(lanes)
     } else if s.direct {
         0
     } else {
@@ -221,27 +215,16 @@ pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize 
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
-pub(super) unsafe fn backward_filter(
-    shape: &ConvShape,
-    accumulate: bool,
-    x: Ptr<f32>,
-    dy: Ptr<f32>,
-    dweight: Ptr<f32>,
-    dbias: Option<Ptr<f32>>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward_filter(shape: &ConvShape, accumulate: bool, run: &Run) {
     // SAFETY: passed on; one part's data in the workspace are not needed by the next.
     unsafe {
         if winograd::serves(shape) {
-            winograd::backward_filter(shape, accumulate, x, dy, dweight, scratch, threads);
+            winograd::backward_filter(shape, accumulate, run);
         } else {
-            plain_backward_filter(shape, accumulate, x, dy, dweight, scratch, threads);
+            plain_backward_filter(shape, accumulate, run);
         }
-        if let Some(dbias) = dbias {
-            let rows = output_rows(shape, &Sizes::of(shape));
-            norm::channel_sums(&rows, accumulate, dy, dbias, scratch, threads);
+        if shape.bias {
+            norm::channel_sums(&output_rows(shape, &Sizes::of(shape)), accumulate, run);
         }
     }
 }
@@ -250,19 +233,12 @@ pub(super) unsafe fn backward_filter(
 ///
 /// # Safety
 /// As [`backward_filter`].
-unsafe fn plain_backward_filter(
-    shape: &ConvShape,
-    accumulate: bool,
-    x: Ptr<f32>,
-    dy: Ptr<f32>,
-    dweight: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+unsafe fn plain_backward_filter(shape: &ConvShape, accumulate: bool, run: &Run) {
+    let ([x, dy, dweight], scratch) = (run.all(["x", "dy", "dweight"]), run.scratch);
     let s = Sizes::of(shape);
     let tasks = FilterTasks::of(&s, &Columns::of(shape, 0));
     let block = if s.direct { s.positions } else { s.block(tasks.width) };
-    threads.each(tasks.of_group * s.groups, |task, lane| {
+    run.threads.each(tasks.of_group * s.groups, |task, lane| {
         let (group, part) = (task / tasks.of_group, task % tasks.of_group);
         let columns = Columns::of(shape, group);
         let first = part * tasks.width;
@@ -300,7 +276,7 @@ fn data_block(s: &Sizes) -> usize {
 /// Floats of workspace for [`backward_data`]: a block for each lane.
 pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
     if winograd::serves(shape) {
-        return winograd::backward_data_scratch(shape, lanes);
+        return winograd::Work::backward(shape).scratch(lanes);
     }
     let s = Sizes::of(shape);
     if s.direct { 0 } else { lanes * lane_floats(data_block(&s) * s.weights) }
@@ -310,24 +286,17 @@ pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-pub(super) unsafe fn backward_data(
-    shape: &ConvShape,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    weight: Ptr<f32>,
-    dx: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward_data(shape: &ConvShape, accumulate: bool, run: &Run) {
+    let ([dy, weight, dx], scratch) = (run.all(["dy", "weight", "dx"]), run.scratch);
     if winograd::serves(shape) {
         // SAFETY: passed on.
-        return unsafe { winograd::backward_data(shape, accumulate, dy, weight, dx, scratch, threads) };
+        return unsafe { winograd::backward_data(shape, accumulate, run) };
     }
     let s = Sizes::of(shape);
     let batch = shape.batch as usize;
     let input = shape.input[0] as usize * shape.input[1] as usize * s.channels_in;
     let (images, block) = (images_of_task(&s), data_block(&s));
-    threads.each(batch.div_ceil(images), |task, lane| {
+    run.threads.each(batch.div_ceil(images), |task, lane| {
         let images = task * images..batch.min((task + 1) * images);
         let scratch = scratch.at(lane * lane_floats(block * s.weights));
         if !accumulate && !s.direct {

@@ -5,6 +5,7 @@
 //!
 //! Deliberately does not combine elements.
 
+use super::Run;
 use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
@@ -25,6 +26,20 @@ pub(super) fn pieces_with_lanes(elements: u64, threads: &Threads, work: impl Fn(
     threads.each(elements.div_ceil(PIECE), |task, lane| {
         let start = task * PIECE;
         work(start, PIECE.min(elements - start), lane);
+    });
+}
+
+/// Calls `work(first row, rows, lane)` for tasks of about [`PIECE`] elements in rows of this width.
+pub(super) fn tasks_of_rows(
+    rows: usize,
+    width: usize,
+    threads: &Threads,
+    work: impl Fn(usize, usize, usize) + Sync,
+) {
+    let of_task = (PIECE / width.max(1)).max(1);
+    threads.each(rows.div_ceil(of_task), |task, lane| {
+        let first = task * of_task;
+        work(first, of_task.min(rows - first), lane);
     });
 }
 
@@ -54,6 +69,28 @@ pub(super) unsafe fn map<const N: usize>(
             }
         }
     });
+}
+
+/// `y = f(inputs)`, or added to y.
+///
+/// # Safety
+/// As [`map`].
+pub(super) unsafe fn map_or_add(
+    elements: u64,
+    accumulate: bool,
+    [a, b]: [Map; 2],
+    y: Map,
+    threads: &Threads,
+    f: impl Fn([f32; 2]) -> f32 + Copy + Sync,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if accumulate {
+            map(elements, [a, b, y], y, threads, move |[a, b, y]| y + f([a, b]));
+        } else {
+            map(elements, [a, b], y, threads, f);
+        }
+    }
 }
 
 vectorized! {
@@ -93,58 +130,41 @@ pub(super) fn relu(x: f32, ceiling: f32) -> f32 {
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn relu_forward(elements: u64, ceiling: f32, x: Map, y: Map, threads: &Threads) {
+pub(super) unsafe fn relu_forward(elements: u64, ceiling: f32, run: &Run) {
+    let [x, y] = run.maps(["x", "y"]);
     // SAFETY: the caller's promise.
-    unsafe { map(elements, [x], y, threads, move |[x]| relu(x, ceiling)) };
+    unsafe { map(elements, [x], y, run.threads, move |[x]| relu(x, ceiling)) };
 }
 
 /// dx = dy where 0 < y < ceiling.
 ///
 /// # Safety
 /// Live operands of that many elements; dx may be dy.
-pub(super) unsafe fn relu_backward(
-    elements: u64,
-    ceiling: f32,
-    accumulate: bool,
-    y: Map,
-    dy: Map,
-    dx: Map,
-    threads: &Threads,
-) {
-    let gradient = move |y: f32, dy: f32| if y > 0.0 && y < ceiling { dy } else { 0.0 };
+pub(super) unsafe fn relu_backward(elements: u64, ceiling: f32, accumulate: bool, run: &Run) {
+    let [y, dy, dx] = run.maps(["y", "dy", "dx"]);
+    let gradient = move |[y, dy]: [f32; 2]| if y > 0.0 && y < ceiling { dy } else { 0.0 };
     // SAFETY: the caller's promise.
-    unsafe {
-        if accumulate {
-            map(elements, [y, dy, dx], dx, threads, move |[y, dy, dx]| dx + gradient(y, dy));
-        } else {
-            map(elements, [y, dy], dx, threads, move |[y, dy]| gradient(y, dy));
-        }
-    }
+    unsafe { map_or_add(elements, accumulate, [y, dy], dx, run.threads, gradient) };
 }
 
 /// y = a + b.
 ///
 /// # Safety
 /// Live operands of that many elements; y may be a or b.
-pub(super) unsafe fn add(elements: u64, a: Map, b: Map, y: Map, threads: &Threads) {
+pub(super) unsafe fn add(elements: u64, run: &Run) {
+    let [a, b, y] = run.maps(["a", "b", "y"]);
     // SAFETY: the caller's promise.
-    unsafe { map(elements, [a, b], y, threads, |[a, b]| a + b) };
+    unsafe { map(elements, [a, b], y, run.threads, |[a, b]| a + b) };
 }
 
-/// y = a * b, or added to y. `inputs` is a, b.
+/// y = a * b, or added to y.
 ///
 /// # Safety
 /// Live operands of that many elements; y may be a.
-pub(super) unsafe fn multiply(elements: u64, accumulate: bool, inputs: [Map; 2], y: Map, threads: &Threads) {
-    let [a, b] = inputs;
+pub(super) unsafe fn multiply(elements: u64, accumulate: bool, run: &Run) {
+    let [a, b, y] = run.maps(["a", "b", "y"]);
     // SAFETY: the caller's promise.
-    unsafe {
-        if accumulate {
-            map(elements, [a, b, y], y, threads, |[a, b, y]| y + a * b);
-        } else {
-            map(elements, inputs, y, threads, |[a, b]| a * b);
-        }
-    }
+    unsafe { map_or_add(elements, accumulate, [a, b], y, run.threads, |[a, b]| a * b) };
 }
 
 vectorized! {
@@ -257,15 +277,9 @@ pub(super) unsafe fn pass_where_set_from(
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn relu_mask_forward(
-    elements: u64,
-    ceiling: f32,
-    x: Ptr<f32>,
-    y: Ptr<f32>,
-    mask: Ptr<u8>,
-    threads: &Threads,
-) {
-    pieces(elements, threads, |i, len| {
+pub(super) unsafe fn relu_mask_forward(elements: u64, ceiling: f32, run: &Run) {
+    let ([x, y], mask) = (run.all(["x", "y"]), run.at::<u8>("mask"));
+    pieces(elements, run.threads, |i, len| {
         // SAFETY: the caller's promise; pieces share neither elements nor bytes of the mask.
         unsafe { mask_and_clip(ceiling, x.at(i), y.at(i), mask.at(i / 8), len) };
     });
@@ -275,15 +289,9 @@ pub(super) unsafe fn relu_mask_forward(
 ///
 /// # Safety
 /// Live operands of that many elements; dx may be dy.
-pub(super) unsafe fn relu_mask_backward(
-    elements: u64,
-    accumulate: bool,
-    mask: Ptr<u8>,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    threads: &Threads,
-) {
-    pieces(elements, threads, |i, len| {
+pub(super) unsafe fn relu_mask_backward(elements: u64, accumulate: bool, run: &Run) {
+    let ([dy, dx], mask) = (run.all(["dy", "dx"]), run.at::<u8>("mask"));
+    pieces(elements, run.threads, |i, len| {
         // SAFETY: the caller's promise; pieces do not overlap.
         unsafe { pass_where_set(accumulate, mask.at(i / 8), dy.at(i), dx.at(i), len) };
     });
@@ -324,27 +332,20 @@ pub(super) struct Dropout {
 ///
 /// # Safety
 /// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements; y may be x.
-pub(super) unsafe fn dropout(
-    drop: &Dropout,
-    accumulate: bool,
-    hyper: Ptr<u32>,
-    x: Map,
-    y: Map,
-    threads: &Threads,
-) {
+pub(super) unsafe fn dropout(drop: &Dropout, accumulate: bool, [x, y]: [Map; 2], run: &Run) {
     // SAFETY: the caller's promise.
-    let (seed, step) = unsafe { seed_and_step(hyper) };
-    let &Dropout { elements, probability, stream, run } = drop;
+    let (seed, step) = unsafe { seed_and_step(run.at("hyper")) };
+    let &Dropout { elements, probability, stream, run: shared } = drop;
     let scale = 1.0 / (1.0 - probability);
     let words = move |block: u64| philox4x32(seed, [block as u32, (block >> 32) as u32, step, stream]);
     let runs = move |start: usize, len: usize, x: Ptr<f32>, y: Ptr<f32>| {
         let (first, end) = (start as u64, (start + len) as u64);
         let mut i = first;
         while i < end {
-            let number = i / run;
+            let number = i / shared;
             let dropped = unit_f32(words(number / 4)[(number % 4) as usize]) < probability;
             let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
-            let some = (end - i).min(run - i % run) as usize;
+            let some = (end - i).min(shared - i % shared) as usize;
             let [x, y] = [x, y].map(|piece| piece.at((i - first) as usize));
             // SAFETY: the caller's promise; pieces do not overlap, and the run ends with its piece at the latest.
             unsafe {
@@ -368,11 +369,11 @@ pub(super) unsafe fn dropout(
             }
         }
     };
-    pieces_with_lanes(elements, threads, |start, len, lane| {
+    pieces_with_lanes(elements, run.threads, |start, len, lane| {
         // SAFETY: the caller's promise; pieces do not overlap.
         unsafe {
             let (from, to) = (x.read(start, len, lane), y.read_if(accumulate, start, len, lane));
-            if run > 1 {
+            if shared > 1 {
                 runs(start, len, from, to);
             } else {
                 each(start, len, from, to);
@@ -399,11 +400,8 @@ impl Part {
     fn rows(&self, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
         let [rows, channels, first, total] =
             [self.rows, self.channels, self.first, self.total].map(|n| n as usize);
-        let rows_of_task = (PIECE / channels.max(1)).max(1);
-        threads.each(rows.div_ceil(rows_of_task), |task, _| {
-            for row in task * rows_of_task..rows.min((task + 1) * rows_of_task) {
-                work(row * channels, row * total + first);
-            }
+        tasks_of_rows(rows, channels, threads, |start, count, _| {
+            (start..start + count).for_each(|row| work(row * channels, row * total + first));
         });
     }
 }
@@ -412,8 +410,9 @@ impl Part {
 ///
 /// # Safety
 /// x has the part's elements, y the whole's, and they do not overlap.
-pub(super) unsafe fn concat_part(part: &Part, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
-    part.rows(threads, |of_part, of_whole| {
+pub(super) unsafe fn concat_part(part: &Part, run: &Run) {
+    let [x, y] = run.all(["x", "y"]);
+    part.rows(run.threads, |of_part, of_whole| {
         // SAFETY: the caller's promise; rows do not overlap.
         unsafe { x.at(of_part).0.copy_to_nonoverlapping(y.at(of_whole).0, part.channels as usize) };
     });
@@ -423,15 +422,10 @@ pub(super) unsafe fn concat_part(part: &Part, x: Ptr<f32>, y: Ptr<f32>, threads:
 ///
 /// # Safety
 /// dx has the part's elements, dy the whole's, and they do not overlap.
-pub(super) unsafe fn split_part(
-    part: &Part,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn split_part(part: &Part, accumulate: bool, run: &Run) {
+    let [dy, dx] = run.all(["dy", "dx"]);
     let channels = part.channels as usize;
-    part.rows(threads, |of_part, of_whole| {
+    part.rows(run.threads, |of_part, of_whole| {
         // SAFETY: the caller's promise; rows do not overlap.
         unsafe {
             let (dx, dy) = (dx.at(of_part), dy.at(of_whole));

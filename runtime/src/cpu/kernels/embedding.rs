@@ -5,8 +5,8 @@
 //!
 //! Deliberately does not skip a token (there is no padding token), or keep a sparse gradient.
 
-use super::elementwise::PIECE;
-use super::threads::Threads;
+use super::Run;
+use super::elementwise::tasks_of_rows;
 use super::vector::{Ptr, map_rows};
 use plimsoll_ir::program::EmbeddingShape;
 
@@ -62,17 +62,11 @@ impl Lookup {
 ///
 /// # Panics
 /// If a token is not in the vocabulary.
-pub(super) unsafe fn forward(
-    shape: &EmbeddingShape,
-    tokens: Ptr<i32>,
-    weight: Ptr<f32>,
-    y: Ptr<f32>,
-    threads: &Threads,
-) {
-    let lookup = Lookup::of(shape, tokens);
-    let of_task = (PIECE / lookup.width.max(1)).max(1);
-    threads.each(lookup.all.div_ceil(of_task), |task, _| {
-        for i in task * of_task..lookup.all.min((task + 1) * of_task) {
+pub(super) unsafe fn forward(shape: &EmbeddingShape, run: &Run) {
+    let [weight, y] = run.all(["weight", "y"]);
+    let lookup = Lookup::of(shape, run.at("tokens"));
+    tasks_of_rows(lookup.all, lookup.width, run.threads, |first, count, _| {
+        for i in first..first + count {
             // SAFETY: the caller's promise; the row is in the table, and each token has its own place in y.
             unsafe {
                 let from = weight.at(lookup.row(i));
@@ -89,17 +83,11 @@ pub(super) unsafe fn forward(
 ///
 /// # Panics
 /// If a token is not in the vocabulary.
-pub(super) unsafe fn backward(
-    shape: &EmbeddingShape,
-    accumulate: bool,
-    tokens: Ptr<i32>,
-    dy: Ptr<f32>,
-    dweight: Ptr<f32>,
-    threads: &Threads,
-) {
-    let lookup = Lookup::of(shape, tokens);
+pub(super) unsafe fn backward(shape: &EmbeddingShape, accumulate: bool, run: &Run) {
+    let [dy, dweight] = run.all(["dy", "dweight"]);
+    let lookup = Lookup::of(shape, run.at("tokens"));
     let width = lookup.width;
-    threads.each(width.div_ceil(CHANNELS), |task, _| {
+    run.threads.each(width.div_ceil(CHANNELS), |task, _| {
         let first = task * CHANNELS;
         let channels = CHANNELS.min(width - first);
         if !accumulate {

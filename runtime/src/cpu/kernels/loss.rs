@@ -4,8 +4,8 @@
 //!
 //! Deliberately does not smooth labels, or weight classes.
 
+use super::Run;
 use super::threads::Threads;
-use super::vector::Ptr;
 use plimsoll_ir::program::RowShape;
 
 /// Rows of a task.
@@ -34,19 +34,13 @@ fn class(label: i32) -> Option<usize> {
 ///
 /// # Safety
 /// Live operands of the shape; differences may be the logits; labels are below the number of channels.
-pub(super) unsafe fn forward(
-    shape: &RowShape,
-    logits: Ptr<f32>,
-    labels: Ptr<i32>,
-    differences: Ptr<f32>,
-    metrics: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &RowShape, run: &Run) {
+    let [logits, differences, metrics] = run.all(["logits", "differences", "metrics"]);
+    let (labels, scratch) = (run.at::<i32>("labels"), run.scratch);
     let channels = shape.channels as usize;
     // SAFETY: the caller's promise.
     let labels = unsafe { labels.slice(shape.rows as usize) };
-    rows(shape, threads, |row| {
+    rows(shape, run.threads, |row| {
         // SAFETY: rows do not overlap. The one slice is read and written where logits lie, as they may be the same.
         unsafe {
             let out = differences.at(row * channels);
@@ -105,19 +99,14 @@ fn softmax(row: &mut [f32], label: usize) -> [f32; 2] {
 ///
 /// # Safety
 /// Live operands of the shape; dlogits may be the differences.
-pub(super) unsafe fn backward(
-    shape: &RowShape,
-    differences: Ptr<f32>,
-    labels: Ptr<i32>,
-    dlogits: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(shape: &RowShape, run: &Run) {
+    let ([differences, dlogits], labels) = (run.all(["differences", "dlogits"]), run.at::<i32>("labels"));
     let channels = shape.channels as usize;
     // SAFETY: the caller's promise.
     let labels = unsafe { labels.slice(shape.rows as usize) };
     let counted = labels.iter().filter(|l| class(**l).is_some()).count();
     let scale = 1.0 / counted.max(1) as f32;
-    rows(shape, threads, |row| {
+    rows(shape, run.threads, |row| {
         for i in row * channels..(row + 1) * channels {
             // SAFETY: i is in this row, and rows do not overlap.
             unsafe { dlogits.at(i).set(differences.at(i).get() * scale) };

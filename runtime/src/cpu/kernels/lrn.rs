@@ -5,9 +5,9 @@
 //!
 //! Deliberately does not keep d between forward and backward: recomputing it is cheaper than its memory.
 
-use super::elementwise::PIECE;
+use super::Run;
+use super::elementwise::tasks_of_rows;
 use super::threads::Threads;
-use super::vector::Ptr;
 use plimsoll_ir::program::RowShape;
 
 /// Numbers of the layer, named as in [`plimsoll_ir::network::LayerKind::Lrn`].
@@ -40,9 +40,8 @@ impl Lrn {
 /// Calls `work(first element of the row, lane)` for each row.
 fn rows(shape: &RowShape, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
     let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
-    let rows_of_task = (PIECE / channels.max(1)).max(1);
-    threads.each(rows.div_ceil(rows_of_task), |task, lane| {
-        (task * rows_of_task..rows.min((task + 1) * rows_of_task)).for_each(|row| work(row * channels, lane));
+    tasks_of_rows(rows, channels, threads, |first, count, lane| {
+        (first..first + count).for_each(|row| work(row * channels, lane));
     });
 }
 
@@ -50,9 +49,10 @@ fn rows(shape: &RowShape, threads: &Threads, work: impl Fn(usize, usize) + Sync)
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
-pub(super) unsafe fn forward(shape: &RowShape, lrn: &Lrn, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn forward(shape: &RowShape, lrn: &Lrn, run: &Run) {
+    let [x, y] = run.all(["x", "y"]);
     let channels = shape.channels as usize;
-    rows(shape, threads, |start, _| {
+    rows(shape, run.threads, |start, _| {
         // SAFETY: the caller's promise; rows do not overlap.
         let (x, y) = unsafe { (x.at(start).slice(channels), y.at(start).slice_mut(channels)) };
         for c in 0..channels {
@@ -70,20 +70,11 @@ pub(super) fn backward_scratch(shape: &RowShape, lanes: usize) -> usize {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
-#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
-pub(super) unsafe fn backward(
-    shape: &RowShape,
-    lrn: &Lrn,
-    accumulate: bool,
-    x: Ptr<f32>,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(shape: &RowShape, lrn: &Lrn, accumulate: bool, run: &Run) {
+    let ([x, dy, dx], scratch) = (run.all(["x", "dy", "dx"]), run.scratch);
     let channels = shape.channels as usize;
     let factor = 2.0 * lrn.alpha * lrn.beta / lrn.size as f32;
-    rows(shape, threads, |start, lane| {
+    rows(shape, run.threads, |start, lane| {
         // SAFETY: the caller's promise; rows do not overlap, and a lane has its own scratch.
         let (x, dy, dx, scratch) = unsafe {
             (

@@ -8,20 +8,11 @@
 //!
 //! Deliberately does not compute the products, which are convolutions, or keep a state from one iteration to the next.
 
-use super::elementwise::PIECE;
+use super::Run;
+use super::elementwise::tasks_of_rows;
 use super::exponential::{sigmoid, tanh};
-use super::threads::Threads;
 use super::vector::{Ptr, map_row, vectorized};
 use plimsoll_ir::program::RowShape;
-
-/// Calls `work(first row, rows)` for the tasks.
-fn tasks(shape: &RowShape, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
-    let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
-    let of_task = (PIECE / (4 * channels).max(1)).max(1);
-    threads.each(rows.div_ceil(of_task), |task, _| {
-        work(task * of_task, of_task.min(rows - task * of_task));
-    });
-}
 
 /// The four gates of a row.
 fn gates(row: Ptr<f32>, channels: usize) -> [Ptr<f32>; 4] {
@@ -61,20 +52,15 @@ vectorized! {
     }
 }
 
-/// gates, \[previous\] -> h, cell, activated; `outputs` in this order. A missing previous cell counts as 0.
+/// gates, \[previous\] -> h, cell, activated. A missing previous cell counts as 0.
 ///
 /// # Safety
 /// Live operands of the shape; activated may be gates.
-pub(super) unsafe fn forward(
-    shape: &RowShape,
-    gates: Ptr<f32>,
-    previous: Option<Ptr<f32>>,
-    outputs: [Ptr<f32>; 3],
-    threads: &Threads,
-) {
-    let channels = shape.channels as usize;
-    let [h, cell, activated] = outputs;
-    tasks(shape, threads, |first, rows| {
+pub(super) unsafe fn forward(shape: &RowShape, run: &Run) {
+    let [gates, h, cell, activated] = run.all(["gates", "h", "cell", "activated"]);
+    let previous = run.some("previous");
+    let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+    tasks_of_rows(rows, 4 * channels, run.threads, |first, rows, _| {
         let start = first * channels;
         let outputs = [h.at(start), cell.at(start), activated.at(4 * start)];
         let previous = previous.map(|p| p.at(start));
@@ -85,17 +71,17 @@ pub(super) unsafe fn forward(
 
 /// Operands of a step's gradient in addition to the gates.
 #[derive(Clone, Copy)]
-pub(super) struct Backward {
+struct Backward {
     /// Previous cell; `None` in the first step.
-    pub previous: Option<Ptr<f32>>,
+    previous: Option<Ptr<f32>>,
     /// Cell of this step.
-    pub cell: Ptr<f32>,
+    cell: Ptr<f32>,
     /// Gradient of h.
-    pub dh: Ptr<f32>,
+    dh: Ptr<f32>,
     /// Gradient of the cell from the next step; `None` in the last step.
-    pub dcell: Option<Ptr<f32>>,
+    dcell: Option<Ptr<f32>>,
     /// Gradient for the previous step; `None` in the first step, and may be `dcell`.
-    pub dprevious: Option<Ptr<f32>>,
+    dprevious: Option<Ptr<f32>>,
 }
 
 impl Backward {
@@ -164,15 +150,17 @@ vectorized! {
 /// # Safety
 /// Live operands of the shape; dgates may be activated, dprevious may be dcell. There is a dprevious if there is a previous
 /// cell.
-pub(super) unsafe fn backward(
-    shape: &RowShape,
-    activated: Ptr<f32>,
-    other: Backward,
-    dgates: Ptr<f32>,
-    threads: &Threads,
-) {
-    let channels = shape.channels as usize;
-    tasks(shape, threads, |first, rows| {
+pub(super) unsafe fn backward(shape: &RowShape, run: &Run) {
+    let [activated, dgates] = run.all(["activated", "dgates"]);
+    let other = Backward {
+        previous: run.some("previous"),
+        cell: run.f("cell"),
+        dh: run.f("dh"),
+        dcell: run.some("dcell"),
+        dprevious: run.some("dprevious"),
+    };
+    let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+    tasks_of_rows(rows, 4 * channels, run.threads, |first, rows, _| {
         let start = first * channels;
         let (activated, dgates) = (activated.at(4 * start), dgates.at(4 * start));
         // SAFETY: the caller's promise; each task has its own rows.

@@ -30,7 +30,6 @@ mod maps;
 mod matrix;
 mod norm;
 mod pool;
-mod rms_norm;
 mod rotary;
 mod sgd;
 mod threads;
@@ -42,7 +41,7 @@ pub use threads::Threads;
 use maps::Map;
 pub(crate) use maps::rounded;
 use plimsoll_ir::Bytes;
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Operands};
 use vector::Ptr;
 
 /// Required alignment of device addresses: operands and workspace.
@@ -59,8 +58,8 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::BatchNormBackward { shape, then, accumulate } => {
             norm::backward_scratch(shape, then, *accumulate, lanes)
         }
-        Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
-        Call::RmsNormBackward { shape, .. } => rms_norm::backward_scratch(shape),
+        Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape, 2),
+        Call::RmsNormBackward { shape, .. } => layer_norm::backward_scratch(shape, 1),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
         Call::AttentionForward { shape } => attention::forward_scratch(shape, lanes),
@@ -76,11 +75,13 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 /// 0 if the kernel goes element by element, and needs no buffer.
 fn chunk(call: &Call) -> Option<usize> {
     Some(match call {
-        Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::chunk(shape),
+        Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => {
+            norm::chunks(shape).elements()
+        }
         Call::LayerNormForward { shape, .. }
         | Call::LayerNormBackward { shape, .. }
         | Call::RmsNormForward { shape, .. }
-        | Call::RmsNormBackward { shape, .. } => layer_norm::Chunks::of(shape).elements(),
+        | Call::RmsNormBackward { shape, .. } => layer_norm::chunks(shape).elements(),
         Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
             elementwise::PIECE.min(*elements as usize)
         }
@@ -114,7 +115,6 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
 ///
 /// # Safety
 /// As [`run`]; and if a map is bf16, its buffers have [`chunk`] elements for each thread.
-#[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
 unsafe fn run_on(
     call: &Call,
     operands: &[*mut u8],
@@ -122,198 +122,125 @@ unsafe fn run_on(
     workspace: *mut u8,
     threads: &Threads,
 ) {
-    let specs = call.operands();
-    let address = |name| operands[specs.index(name)];
-    let m = |name| map(specs.index(name));
-    let f = |name| Ptr::<f32>::of(address(name));
-    let bytes = |name| Ptr::<u8>::of(address(name));
-    let words = |name| Ptr::<u32>::of(address(name));
-    let integers = |name| Ptr::<i32>::of(address(name));
-    // Operands that some calls of a kind omit.
-    let some = |name| specs.position(name).map(|i| Ptr::<f32>::of(operands[i]));
-    let scratch = Ptr::<f32>::of(workspace);
+    let run = &Run { specs: call.operands(), operands, maps: map, scratch: Ptr::of(workspace), threads };
     // SAFETY: each kernel requires what the caller promised: operands of the call's shapes, and its workspace.
     unsafe {
         match *call {
-            Call::ConvForward { shape: s } => {
-                conv::forward(&s, f("x"), f("weight"), some("bias"), f("y"), scratch, threads);
-            }
-            Call::ConvBackwardFilter { shape: s, accumulate } => {
-                let [x, dy, dweight] = ["x", "dy", "dweight"].map(f);
-                conv::backward_filter(&s, accumulate, x, dy, dweight, some("dbias"), scratch, threads);
-            }
-            Call::ConvBackwardData { shape: s, accumulate } => {
-                conv::backward_data(&s, accumulate, f("dy"), f("weight"), f("dx"), scratch, threads);
-            }
-            Call::BatchNormForward { shape: s, epsilon, then } => {
-                let mask = then.masks().then(|| bytes("mask"));
-                let relu = then.relu.map(|relu| relu.ceiling);
-                let then = norm::Following { r: then.add.then(|| m("r")), relu, mask };
-                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta", "stats"].map(f));
-                norm::forward(&s, epsilon, then, maps, parameters, scratch, threads);
-            }
+            Call::ConvForward { shape: s } => conv::forward(&s, run),
+            Call::ConvBackwardFilter { shape: s, accumulate } => conv::backward_filter(&s, accumulate, run),
+            Call::ConvBackwardData { shape: s, accumulate } => conv::backward_data(&s, accumulate, run),
+            Call::BatchNormForward { shape: s, epsilon, then } => norm::forward(&s, epsilon, &then, run),
             Call::BatchNormRunning { shape: s, epsilon, momentum, branch } => {
-                if branch.is_some_and(|branch| elementwise::drops(words("hyper"), branch)) {
-                    return;
+                if !branch.is_some_and(|branch| elementwise::drops(run.at("hyper"), branch)) {
+                    norm::running(&s, epsilon, momentum, run);
                 }
-                norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
             }
-            Call::BatchNormInference { shape: s, epsilon } => {
-                norm::inference(
-                    &s,
-                    epsilon,
-                    ["x", "gamma", "beta", "running mean", "running variance"].map(f),
-                    f("y"),
-                    threads,
-                );
-            }
+            Call::BatchNormInference { shape: s, epsilon } => norm::inference(&s, epsilon, run),
             Call::BatchNormBackward { shape: s, then, accumulate } => {
-                let gate = match then.relu {
-                    None => norm::Gate::Open,
-                    Some(relu) if relu.mask => norm::Gate::Mask(bytes("kept")),
-                    Some(relu) => norm::Gate::Output(m("kept"), relu.ceiling),
-                };
-                let gated = (gate, then.add.then(|| m("dr")));
-                let parameters = ["gamma", "stats", "dgamma", "dbeta"].map(f);
-                norm::backward(&s, accumulate, gated, ["x", "dy", "dx"].map(m), parameters, scratch, threads);
+                norm::backward(&s, &then, accumulate, run);
             }
-            Call::LayerNormForward { shape: s, epsilon } => {
-                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta"].map(f));
-                layer_norm::forward(&s, epsilon, maps, parameters, f("stats"), threads);
-            }
+            Call::LayerNormForward { shape: s, epsilon } => layer_norm::forward(&s, true, epsilon, run),
             Call::LayerNormBackward { shape: s, accumulate } => {
-                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
-                let gradients = ["dgamma", "dbeta"].map(f);
-                layer_norm::backward(&s, accumulate, maps, inputs, gradients, scratch, threads);
+                layer_norm::backward(&s, true, accumulate, run);
             }
-            Call::RmsNormForward { shape: s, epsilon } => {
-                rms_norm::forward(&s, epsilon, ["x", "y"].map(m), f("gamma"), f("stats"), threads);
-            }
+            Call::RmsNormForward { shape: s, epsilon } => layer_norm::forward(&s, false, epsilon, run),
             Call::RmsNormBackward { shape: s, accumulate } => {
-                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
-                rms_norm::backward(&s, accumulate, maps, inputs, f("dgamma"), scratch, threads);
+                layer_norm::backward(&s, false, accumulate, run);
             }
-            Call::ActivationForward { elements, function } => {
-                activation::forward(elements, function, m("x"), m("y"), threads);
-            }
+            Call::ActivationForward { elements, function } => activation::forward(elements, function, run),
             Call::ActivationBackward { elements, function, accumulate } => {
-                activation::backward(elements, function, accumulate, ["x", "dy"].map(m), m("dx"), threads);
+                activation::backward(elements, function, accumulate, run);
             }
-            Call::Multiply { elements, accumulate } => {
-                elementwise::multiply(elements, accumulate, ["a", "b"].map(m), m("y"), threads);
-            }
-            Call::ReluForward { elements, ceiling } => {
-                elementwise::relu_forward(elements, ceiling, m("x"), m("y"), threads);
-            }
+            Call::Multiply { elements, accumulate } => elementwise::multiply(elements, accumulate, run),
+            Call::ReluForward { elements, ceiling } => elementwise::relu_forward(elements, ceiling, run),
             Call::ReluBackward { elements, ceiling, accumulate } => {
-                elementwise::relu_backward(elements, ceiling, accumulate, m("y"), m("dy"), m("dx"), threads);
+                elementwise::relu_backward(elements, ceiling, accumulate, run);
             }
             Call::ReluMaskForward { elements, ceiling } => {
-                elementwise::relu_mask_forward(elements, ceiling, f("x"), f("y"), bytes("mask"), threads);
+                elementwise::relu_mask_forward(elements, ceiling, run);
             }
             Call::ReluMaskBackward { elements, accumulate } => {
-                elementwise::relu_mask_backward(
-                    elements,
-                    accumulate,
-                    bytes("mask"),
-                    f("dy"),
-                    f("dx"),
-                    threads,
-                );
+                elementwise::relu_mask_backward(elements, accumulate, run);
             }
-            Call::MaxPoolForward { shape: s } => {
-                pool::max_forward(&s, f("x"), f("y"), bytes("places"), threads);
+            Call::MaxPoolForward { shape: s } => pool::max_forward(&s, run),
+            Call::MaxPoolBackward { shape: s, accumulate } => pool::max_backward(&s, accumulate, run),
+            Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, run),
+            Call::AvgPoolBackward { shape: s, accumulate } => pool::avg_backward(&s, accumulate, run),
+            Call::DropoutForward { elements, probability, stream, run: share } => {
+                let drop = elementwise::Dropout { elements, probability, stream, run: share };
+                elementwise::dropout(&drop, false, run.maps(["x", "y"]), run);
             }
-            Call::MaxPoolBackward { shape: s, accumulate } => {
-                pool::max_backward(&s, accumulate, bytes("places"), f("dy"), f("dx"), threads);
+            Call::DropoutBackward { elements, probability, stream, run: share, accumulate } => {
+                let drop = elementwise::Dropout { elements, probability, stream, run: share };
+                elementwise::dropout(&drop, accumulate, run.maps(["dy", "dx"]), run);
             }
-            Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, f("x"), f("y"), threads),
-            Call::AvgPoolBackward { shape: s, accumulate } => {
-                pool::avg_backward(&s, accumulate, f("dy"), f("dx"), threads);
-            }
-            Call::DropoutForward { elements, probability, stream, run } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, false, words("hyper"), m("x"), m("y"), threads);
-            }
-            Call::DropoutBackward { elements, probability, stream, run, accumulate } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, accumulate, words("hyper"), m("dy"), m("dx"), threads);
-            }
-            Call::BiasForward { shape: s } => bias::forward(&s, f("x"), f("bias"), f("y"), threads),
-            Call::BiasBackward { shape: s, accumulate } => {
-                bias::backward(&s, accumulate, f("dy"), f("dbias"), scratch, threads);
-            }
-            Call::EmbeddingForward { shape: s } => {
-                embedding::forward(&s, integers("tokens"), f("weight"), f("y"), threads);
-            }
-            Call::EmbeddingBackward { shape: s, accumulate } => {
-                embedding::backward(&s, accumulate, integers("tokens"), f("dy"), f("dweight"), threads);
-            }
-            Call::AttentionForward { shape: s } => {
-                attention::forward(&s, f("qkv"), f("y"), f("stats"), scratch, threads);
-            }
-            Call::AttentionBackward { shape: s, accumulate } => {
-                let inputs = ["qkv", "stats", "dy"].map(f);
-                attention::backward(&s, accumulate, inputs, f("dqkv"), scratch, threads);
-            }
-            Call::RotaryForward { shape: s, base } => {
-                rotary::forward(&s, base, f("x"), f("y"), scratch, threads);
-            }
+            Call::BiasForward { shape: s } => bias::forward(&s, run),
+            Call::BiasBackward { shape: s, accumulate } => bias::backward(&s, accumulate, run),
+            Call::EmbeddingForward { shape: s } => embedding::forward(&s, run),
+            Call::EmbeddingBackward { shape: s, accumulate } => embedding::backward(&s, accumulate, run),
+            Call::AttentionForward { shape: s } => attention::forward(&s, run),
+            Call::AttentionBackward { shape: s, accumulate } => attention::backward(&s, accumulate, run),
+            Call::RotaryForward { shape: s, base } => rotary::forward(&s, base, run),
             Call::RotaryBackward { shape: s, base, accumulate } => {
-                rotary::backward(&s, base, accumulate, f("dy"), f("dx"), scratch, threads);
+                rotary::backward(&s, base, accumulate, run);
             }
-            Call::LstmForward { shape: s, .. } => {
-                lstm::forward(&s, f("gates"), some("previous"), ["h", "cell", "activated"].map(f), threads);
-            }
-            Call::LstmBackward { shape: s, .. } => {
-                let other = lstm::Backward {
-                    previous: some("previous"),
-                    cell: f("cell"),
-                    dh: f("dh"),
-                    dcell: some("dcell"),
-                    dprevious: some("dprevious"),
-                };
-                lstm::backward(&s, f("activated"), other, f("dgates"), threads);
-            }
-            Call::Add { elements } => elementwise::add(elements, m("a"), m("b"), m("y"), threads),
+            Call::LstmForward { shape: s, .. } => lstm::forward(&s, run),
+            Call::LstmBackward { shape: s, .. } => lstm::backward(&s, run),
+            Call::Add { elements } => elementwise::add(elements, run),
             Call::ConcatPart { rows, channels, first, total } => {
-                let part = elementwise::Part { rows, channels, first, total };
-                elementwise::concat_part(&part, f("x"), f("y"), threads);
+                elementwise::concat_part(&elementwise::Part { rows, channels, first, total }, run);
             }
             Call::SplitPart { rows, channels, first, total, accumulate } => {
                 let part = elementwise::Part { rows, channels, first, total };
-                elementwise::split_part(&part, accumulate, f("dy"), f("dx"), threads);
+                elementwise::split_part(&part, accumulate, run);
             }
             Call::LrnForward { shape: s, size, alpha, beta, bias } => {
-                let lrn = lrn::Lrn { size, alpha, beta, bias };
-                lrn::forward(&s, &lrn, f("x"), f("y"), threads);
+                lrn::forward(&s, &lrn::Lrn { size, alpha, beta, bias }, run);
             }
             Call::LrnBackward { shape: s, size, alpha, beta, bias, accumulate } => {
-                let lrn = lrn::Lrn { size, alpha, beta, bias };
-                lrn::backward(&s, &lrn, accumulate, f("x"), f("dy"), f("dx"), scratch, threads);
+                lrn::backward(&s, &lrn::Lrn { size, alpha, beta, bias }, accumulate, run);
             }
-            Call::SoftmaxCrossEntropyForward { shape: s } => {
-                loss::forward(
-                    &s,
-                    f("logits"),
-                    integers("labels"),
-                    f("differences"),
-                    f("metrics"),
-                    scratch,
-                    threads,
-                );
-            }
-            Call::SoftmaxCrossEntropyBackward { shape: s } => {
-                loss::backward(&s, f("differences"), integers("labels"), f("dlogits"), threads);
-            }
-            Call::Sgd { elements, decay, .. } => {
-                let operands = (f("parameter"), some("gradient"), f("momentum"));
-                sgd::step(elements, decay, f("hyper"), operands, threads);
-            }
-            Call::Adamw { elements, .. } => {
-                let operands = ["parameter", "first moment", "second moment"].map(f);
-                adamw::step(elements, f("hyper"), operands, some("gradient"), threads);
-            }
+            Call::SoftmaxCrossEntropyForward { shape: s } => loss::forward(&s, run),
+            Call::SoftmaxCrossEntropyBackward { shape: s } => loss::backward(&s, run),
+            Call::Sgd { elements, decay, .. } => sgd::step(elements, decay, run),
+            Call::Adamw { elements, .. } => adamw::step(elements, run),
         }
+    }
+}
+
+/// A call as its kernel gets it: operands by their names, the workspace, and threads.
+struct Run<'a> {
+    specs: Operands,
+    operands: &'a [*mut u8],
+    maps: &'a dyn Fn(usize) -> Map,
+    scratch: Ptr<f32>,
+    threads: &'a Threads,
+}
+
+impl Run<'_> {
+    fn at<T: Copy>(&self, name: &str) -> Ptr<T> {
+        Ptr::of(self.operands[self.specs.index(name)])
+    }
+
+    fn f(&self, name: &str) -> Ptr<f32> {
+        self.at(name)
+    }
+
+    fn all<const N: usize>(&self, names: [&str; N]) -> [Ptr<f32>; N] {
+        names.map(|name| self.at(name))
+    }
+
+    /// An operand that some calls of a kind omit.
+    fn some(&self, name: &str) -> Option<Ptr<f32>> {
+        self.specs.position(name).map(|operand| Ptr::of(self.operands[operand]))
+    }
+
+    /// An activation in any storage.
+    fn map(&self, name: &str) -> Map {
+        (self.maps)(self.specs.index(name))
+    }
+
+    fn maps<const N: usize>(&self, names: [&str; N]) -> [Map; N] {
+        names.map(|name| self.map(name))
     }
 }

@@ -6,30 +6,38 @@
 //!
 //! Deliberately does not synchronise statistics between workers.
 
+use super::Run;
 use super::elementwise::{mask_of, pass_where_set_from, relu};
 use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, sum_rows};
 use plimsoll_ir::program::{After, RowShape};
 
-/// Elements of a chunk of rows.
+/// Elements of a chunk of rows, and least number of its rows: with fewer, the chunks' sums would be as large as a tensor.
 const CHUNK: usize = 1 << 14;
+const LEAST: usize = 8;
 
 /// Division of rows into chunks.
 #[derive(Clone, Copy)]
-struct Chunks {
-    rows: usize,
-    channels: usize,
+pub(super) struct Chunks {
+    pub rows: usize,
+    pub channels: usize,
     rows_of_chunk: usize,
 }
 
 impl Chunks {
-    fn of(shape: &RowShape) -> Chunks {
+    /// Chunks of at most this many rows.
+    pub fn of(shape: &RowShape, most: usize) -> Chunks {
         let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
-        Chunks { rows, channels, rows_of_chunk: (CHUNK / channels.max(1)).max(8) }
+        Chunks { rows, channels, rows_of_chunk: (CHUNK / channels.max(1)).clamp(LEAST, most) }
     }
 
-    fn count(self) -> usize {
+    /// Elements of the largest chunk of an activation.
+    pub fn elements(self) -> usize {
+        self.rows_of_chunk.min(self.rows) * self.channels
+    }
+
+    pub fn count(self) -> usize {
         self.rows.div_ceil(self.rows_of_chunk)
     }
 
@@ -44,22 +52,21 @@ impl Chunks {
     }
 
     /// Calls `work(chunk, first element, rows, lane)` for each.
-    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize, usize) + Sync) {
+    pub fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize, usize) + Sync) {
         threads.each(self.count(), |chunk, lane| {
             work(chunk, chunk * self.rows_of_chunk * self.channels, self.len(chunk), lane);
         });
     }
 }
 
-/// Elements of the largest chunk of an activation.
-pub(super) fn chunk(shape: &RowShape) -> usize {
-    let chunks = Chunks::of(shape);
-    chunks.rows_of_chunk.min(chunks.rows) * chunks.channels
+/// Division of rows into chunks.
+pub(super) fn chunks(shape: &RowShape) -> Chunks {
+    Chunks::of(shape, usize::MAX)
 }
 
 /// Floats of workspace: two numbers for each channel of each chunk, and two for each channel.
 pub(super) fn scratch(shape: &RowShape) -> usize {
-    let chunks = Chunks::of(shape);
+    let chunks = chunks(shape);
     2 * chunks.channels * (chunks.count() + 1)
 }
 
@@ -67,23 +74,12 @@ pub(super) fn scratch(shape: &RowShape) -> usize {
 /// it.
 pub(super) fn backward_scratch(shape: &RowShape, then: &After, accumulate: bool, lanes: usize) -> usize {
     let buffers = then.relu.is_some() && !then.add && accumulate;
-    scratch(shape) + if buffers { lanes * chunk(shape) } else { 0 }
-}
-
-/// Steps of a forward pass after the normalisation, in this order.
-#[derive(Clone, Copy)]
-pub(super) struct Following {
-    /// Activation to add.
-    pub r: Option<Map>,
-    /// Ceiling of the ReLU.
-    pub relu: Option<f32>,
-    /// Mask that the ReLU saves.
-    pub mask: Option<Ptr<u8>>,
+    scratch(shape) + if buffers { lanes * chunks(shape).elements() } else { 0 }
 }
 
 /// Elements at which a gradient passes.
 #[derive(Clone, Copy)]
-pub(super) enum Gate {
+enum Gate {
     /// All elements.
     Open,
     /// Elements at which an output of a ReLU is above 0 and below this ceiling.
@@ -104,16 +100,10 @@ impl Gate {
                 Gate::Open => map_rows([dy], [], to, 1, len, |[dy], []| dy),
                 Gate::Output(y, ceiling) => {
                     let y = y.read(start, len, lane);
-                    map_rows(
-                        [y, dy],
-                        [],
-                        to,
-                        1,
-                        len,
-                        move |[y, dy], []| {
-                            if y > 0.0 && y < ceiling { dy } else { 0.0 }
-                        },
-                    );
+                    let passed = move |[y, dy]: [f32; 2], []: [f32; 0]| {
+                        if y > 0.0 && y < ceiling { dy } else { 0.0 }
+                    };
+                    map_rows([y, dy], [], to, 1, len, passed);
                 }
                 Gate::Mask(mask) => pass_where_set_from(start, mask, dy, to, len),
             }
@@ -125,17 +115,11 @@ impl Gate {
 ///
 /// # Safety
 /// x has the shape, `sums` its channels, `scratch` the size that [`scratch`] gives; nothing else touches them.
-pub(super) unsafe fn channel_sums(
-    shape: &RowShape,
-    accumulate: bool,
-    x: Ptr<f32>,
-    sums: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
-    let chunks = Chunks::of(shape);
+pub(super) unsafe fn channel_sums(shape: &RowShape, accumulate: bool, run: &Run) {
+    let ([x, sums], scratch) = (run.all(["dy", "dbias"]), run.scratch);
+    let chunks = chunks(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, start, rows, _| {
+    chunks.each(run.threads, |chunk, start, rows, _| {
         // SAFETY: the caller's promise; each chunk writes its own sums.
         unsafe { sum_rows([x.at(start)], [], scratch.at(chunk * c), rows, c, |[x], []| x) };
     });
@@ -154,18 +138,14 @@ pub(super) unsafe fn channel_sums(
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, except that y may be the added activation; and the workspace.
-pub(super) unsafe fn forward(
-    shape: &RowShape,
-    epsilon: f32,
-    then: Following,
-    [x, y]: [Map; 2],
-    [gamma, beta, stats]: [Ptr<f32>; 3],
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
-    let chunks = Chunks::of(shape);
+pub(super) unsafe fn forward(shape: &RowShape, epsilon: f32, then: &After, run: &Run) {
+    let [gamma, beta, stats] = run.all(["gamma", "beta", "stats"]);
+    let ([x, y], scratch) = (run.maps(["x", "y"]), run.scratch);
+    let (r, ceiling) = (then.add.then(|| run.map("r")), then.relu.map(|relu| relu.ceiling));
+    let mask = then.masks().then(|| run.at::<u8>("mask"));
+    let chunks = chunks(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, start, rows, lane| {
+    chunks.each(run.threads, |chunk, start, rows, lane| {
         let (mean, squares) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes its own mean and squares.
         unsafe {
@@ -188,12 +168,12 @@ pub(super) unsafe fn forward(
         }
     }
     let parameters = [stats, scale, beta];
-    chunks.of_whole_bytes().each(threads, |_, start, rows, lane| {
+    chunks.of_whole_bytes().each(run.threads, |_, start, rows, lane| {
         let normal = |x: f32, [mean, scale, beta]: [f32; 3]| (x - mean) * scale + beta;
         // SAFETY: the caller's promise; chunks share neither elements nor bytes of the mask.
         unsafe {
             let (from, to) = (x.read(start, rows * c, lane), y.place(start, lane));
-            match (then.r.map(|r| r.read(start, rows * c, lane)), then.relu) {
+            match (r.map(|r| r.read(start, rows * c, lane)), ceiling) {
                 (None, None) => map_rows([from], parameters, to, rows, c, |[x], p| normal(x, p)),
                 (None, Some(ceiling)) => {
                     map_rows([from], parameters, to, rows, c, |[x], p| relu(normal(x, p), ceiling));
@@ -204,7 +184,7 @@ pub(super) unsafe fn forward(
                 }
             }
             y.store(start, rows * c, lane);
-            if let (Some(mask), Some(ceiling)) = (then.mask, then.relu) {
+            if let (Some(mask), Some(ceiling)) = (mask, ceiling) {
                 // Mask of y as stored.
                 mask_of(ceiling, y.read(start, rows * c, lane), mask.at(start / 8), rows * c);
             }
@@ -235,13 +215,9 @@ unsafe fn join(chunks: Chunks, parts: Ptr<f32>) -> [f64; 2] {
 ///
 /// # Safety
 /// Live operands of the shape's channels that do not overlap.
-pub(super) unsafe fn running(
-    shape: &RowShape,
-    epsilon: f32,
-    momentum: f32,
-    stats: Ptr<f32>,
-    mean_and_variance: [Ptr<f32>; 2],
-) {
+pub(super) unsafe fn running(shape: &RowShape, epsilon: f32, momentum: f32, run: &Run) {
+    let stats = run.f("stats");
+    let mean_and_variance = run.all(["running mean", "running variance"]);
     let c = shape.channels as usize;
     // One row has a variance of 0, biased or not.
     let unbias = shape.rows as f64 / (shape.rows as f64 - 1.0).max(1.0);
@@ -258,33 +234,21 @@ pub(super) unsafe fn running(
     }
 }
 
-/// y = (x - running mean) * gamma / sqrt(running variance + epsilon) + beta. `inputs` is x, gamma, beta, mean, variance.
+/// y = (x - running mean) * gamma / sqrt(running variance + epsilon) + beta.
 ///
 /// # Safety
 /// Live operands of the shape; y may be x.
-pub(super) unsafe fn inference(
-    shape: &RowShape,
-    epsilon: f32,
-    inputs: [Ptr<f32>; 5],
-    y: Ptr<f32>,
-    threads: &Threads,
-) {
-    let [x, gamma, beta, mean, variance] = inputs;
-    let chunks = Chunks::of(shape);
-    chunks.each(threads, |_, start, rows, _| {
+pub(super) unsafe fn inference(shape: &RowShape, epsilon: f32, run: &Run) {
+    let [x, gamma, beta, y] = run.all(["x", "gamma", "beta", "y"]);
+    let [mean, variance] = run.all(["running mean", "running variance"]);
+    let chunks = chunks(shape);
+    chunks.each(run.threads, |_, start, rows, _| {
+        let normal = move |[x]: [f32; 1], [gamma, beta, mean, variance]: [f32; 4]| {
+            (x - mean) * (gamma / (variance + epsilon).sqrt()) + beta
+        };
+        let parameters = [gamma, beta, mean, variance];
         // SAFETY: the caller's promise; chunks do not overlap.
-        unsafe {
-            map_rows(
-                [x.at(start)],
-                [gamma, beta, mean, variance],
-                y.at(start),
-                rows,
-                chunks.channels,
-                move |[x], [gamma, beta, mean, variance]| {
-                    (x - mean) * (gamma / (variance + epsilon).sqrt()) + beta
-                },
-            );
-        }
+        unsafe { map_rows([x.at(start)], parameters, y.at(start), rows, chunks.channels, normal) };
     });
 }
 
@@ -295,16 +259,16 @@ pub(super) unsafe fn inference(
 ///
 /// # Safety
 /// Live operands of the shape, and [`backward_scratch`]; dx may be dy, or `dr` may.
-pub(super) unsafe fn backward(
-    shape: &RowShape,
-    accumulate: bool,
-    (gate, dr): (Gate, Option<Map>),
-    [x, dy, dx]: [Map; 3],
-    [gamma, stats, dgamma, dbeta]: [Ptr<f32>; 4],
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
-    let chunks = Chunks::of(shape);
+pub(super) unsafe fn backward(shape: &RowShape, then: &After, accumulate: bool, run: &Run) {
+    let gate = match then.relu {
+        None => Gate::Open,
+        Some(relu) if relu.mask => Gate::Mask(run.at("kept")),
+        Some(relu) => Gate::Output(run.map("kept"), relu.ceiling),
+    };
+    let dr = then.add.then(|| run.map("dr"));
+    let ([x, dy, dx], scratch) = (run.maps(["x", "dy", "dx"]), run.scratch);
+    let [gamma, stats, dgamma, dbeta] = run.all(["gamma", "stats", "dgamma", "dbeta"]);
+    let chunks = chunks(shape);
     let c = chunks.channels;
     let (mean, inverse) = (stats, stats.at(c));
     let buffers = scratch.at(self::scratch(shape));
@@ -312,13 +276,13 @@ pub(super) unsafe fn backward(
         if matches!(gate, Gate::Open) {
             return dy;
         }
-        let to = buffers.at(lane * chunk(shape));
+        let to = buffers.at(lane * chunks.elements());
         // SAFETY: the caller's promise; if no operand has room, each lane has a buffer.
         unsafe { gate.pass(dy, to, start, len, lane) };
         to
     };
     let room = dr.or((!accumulate && !matches!(gate, Gate::Open)).then_some(dx));
-    chunks.each(threads, |chunk, start, rows, lane| {
+    chunks.each(run.threads, |chunk, start, rows, lane| {
         let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes its own sums.
         unsafe {
@@ -354,7 +318,7 @@ pub(super) unsafe fn backward(
     }
     let parameters = [mean, inverse, gamma, slope, slope.at(c)];
     let (dy, gate) = room.map_or((dy, gate), |room| (room, Gate::Open));
-    chunks.each(threads, |_, start, rows, lane| {
+    chunks.each(run.threads, |_, start, rows, lane| {
         let gradient = |x: f32, dy: f32, [mean, inverse, gamma, slope, shift]: [f32; 5]| {
             gamma * inverse * (dy - shift - (x - mean) * slope)
         };

@@ -5,6 +5,7 @@
 //!
 //! Deliberately does not keep the input for max pooling's gradient; one byte an output suffices.
 
+use super::Run;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::network::Window;
@@ -47,53 +48,46 @@ impl<'a> Grid<'a> {
     }
 
     /// Calls `work(element of y, taps)` for each output position; taps are pairs of number and element of x, in order.
-    fn outputs(
-        &self,
-        threads: &Threads,
-        work: impl Fn(usize, &mut dyn Iterator<Item = (usize, usize)>) + Sync,
-    ) {
-        let [height, width] = self.output;
-        threads.each(self.batch * height, |task, _| {
-            let (image, oy) = (task / height, task % height);
-            for ox in 0..width {
-                let rows = (0..self.size[0])
-                    .filter_map(|row| Some((row, tap_input(self.window, 0, oy, row, self.input[0])?)));
-                let mut taps = rows.flat_map(|(row, iy)| {
-                    (0..self.size[1]).filter_map(move |column| {
-                        let ix = tap_input(self.window, 1, ox, column, self.input[1])?;
-                        let position = (image * self.input[0] + iy) * self.input[1] + ix;
-                        Some((row * self.size[1] + column, position * self.channels))
-                    })
-                });
-                work((task * width + ox) * self.channels, &mut taps);
-            }
-        });
+    fn outputs(&self, threads: &Threads, work: impl Fn(usize, &mut Taps) + Sync) {
+        self.positions([self.output, self.input], tap_input, threads, work);
     }
 
     /// Calls `work(element of x, taps)` for each input position; taps are pairs of number and element of y, in order.
-    fn inputs(
+    fn inputs(&self, threads: &Threads, work: impl Fn(usize, &mut Taps) + Sync) {
+        self.positions([self.input, self.output], tap_output, threads, work);
+    }
+
+    /// Calls `work(element, taps)` for each position of one side, with the elements of the other side; `at` gives a place
+    /// there from the dimension, a place on this side, a tap, and the size of the other side.
+    #[inline(always)]
+    fn positions(
         &self,
+        [own, other]: [[usize; 2]; 2],
+        at: impl Fn(&Window, usize, usize, usize, usize) -> Option<usize> + Copy + Sync,
         threads: &Threads,
-        work: impl Fn(usize, &mut dyn Iterator<Item = (usize, usize)>) + Sync,
+        work: impl Fn(usize, &mut Taps) + Sync,
     ) {
-        let [height, width] = self.input;
+        let [height, width] = own;
         threads.each(self.batch * height, |task, _| {
-            let (image, iy) = (task / height, task % height);
-            for ix in 0..width {
-                let rows = (0..self.size[0])
-                    .filter_map(|row| Some((row, tap_output(self.window, 0, iy, row, self.output[0])?)));
-                let mut taps = rows.flat_map(|(row, oy)| {
+            let (image, y) = (task / height, task % height);
+            for x in 0..width {
+                let rows =
+                    (0..self.size[0]).filter_map(|row| Some((row, at(self.window, 0, y, row, other[0])?)));
+                let mut taps = rows.flat_map(|(row, other_y)| {
                     (0..self.size[1]).filter_map(move |column| {
-                        let ox = tap_output(self.window, 1, ix, column, self.output[1])?;
-                        let position = (image * self.output[0] + oy) * self.output[1] + ox;
+                        let other_x = at(self.window, 1, x, column, other[1])?;
+                        let position = (image * other[0] + other_y) * other[1] + other_x;
                         Some((row * self.size[1] + column, position * self.channels))
                     })
                 });
-                work((task * width + ix) * self.channels, &mut taps);
+                work((task * width + x) * self.channels, &mut taps);
             }
         });
     }
 }
+
+/// Taps of a window, as pairs of number and element.
+type Taps<'a> = dyn Iterator<Item = (usize, usize)> + 'a;
 
 vectorized! {
     /// Stores x and its tap where x is larger than y; NaN counts as larger than all.
@@ -130,15 +124,10 @@ vectorized! {
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
-pub(super) unsafe fn max_forward(
-    shape: &PoolShape,
-    x: Ptr<f32>,
-    y: Ptr<f32>,
-    places: Ptr<u8>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn max_forward(shape: &PoolShape, run: &Run) {
+    let ([x, y], places) = (run.all(["x", "y"]), run.at::<u8>("places"));
     let grid = Grid::of(shape);
-    grid.outputs(threads, |out, taps| {
+    grid.outputs(run.threads, |out, taps| {
         let (y, places, c) = (y.at(out), places.at(out), grid.channels);
         // SAFETY: the caller's promise; output positions do not overlap.
         unsafe {
@@ -163,16 +152,10 @@ pub(super) unsafe fn max_forward(
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
-pub(super) unsafe fn max_backward(
-    shape: &PoolShape,
-    accumulate: bool,
-    places: Ptr<u8>,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn max_backward(shape: &PoolShape, accumulate: bool, run: &Run) {
+    let ([dy, dx], places) = (run.all(["dy", "dx"]), run.at::<u8>("places"));
     let grid = Grid::of(shape);
-    grid.inputs(threads, |input, taps| {
+    grid.inputs(run.threads, |input, taps| {
         let (dx, c) = (dx.at(input), grid.channels);
         // SAFETY: the caller's promise; input positions do not overlap.
         unsafe {
@@ -190,10 +173,11 @@ pub(super) unsafe fn max_backward(
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
-pub(super) unsafe fn avg_forward(shape: &PoolShape, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn avg_forward(shape: &PoolShape, run: &Run) {
+    let [x, y] = run.all(["x", "y"]);
     let grid = Grid::of(shape);
     let share = 1.0 / (grid.size[0] * grid.size[1]) as f32;
-    grid.outputs(threads, |out, taps| {
+    grid.outputs(run.threads, |out, taps| {
         let (y, c) = (y.at(out), grid.channels);
         // SAFETY: the caller's promise; output positions do not overlap.
         unsafe {
@@ -210,16 +194,11 @@ pub(super) unsafe fn avg_forward(shape: &PoolShape, x: Ptr<f32>, y: Ptr<f32>, th
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
-pub(super) unsafe fn avg_backward(
-    shape: &PoolShape,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn avg_backward(shape: &PoolShape, accumulate: bool, run: &Run) {
+    let [dy, dx] = run.all(["dy", "dx"]);
     let grid = Grid::of(shape);
     let share = 1.0 / (grid.size[0] * grid.size[1]) as f32;
-    grid.inputs(threads, |input, taps| {
+    grid.inputs(run.threads, |input, taps| {
         let (dx, c) = (dx.at(input), grid.channels);
         // SAFETY: the caller's promise; input positions do not overlap.
         unsafe {

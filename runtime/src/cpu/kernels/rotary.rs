@@ -6,7 +6,8 @@
 //! Deliberately does not keep the table between calls: it would be another tensor for the planner, costlier to swap than to
 //! compute.
 
-use super::elementwise::PIECE;
+use super::Run;
+use super::elementwise::tasks_of_rows;
 use super::threads::Threads;
 use super::vector::{Ptr, map_row, vectorized};
 use plimsoll_ir::program::RotaryShape;
@@ -80,33 +81,18 @@ vectorized! {
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace; y may be x.
-pub(super) unsafe fn forward(
-    shape: &RotaryShape,
-    base: f32,
-    x: Ptr<f32>,
-    y: Ptr<f32>,
-    table: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &RotaryShape, base: f32, run: &Run) {
     // SAFETY: passed on.
-    unsafe { turned(shape, base, 1.0, false, [x, y], table, threads) }
+    unsafe { turned(shape, base, 1.0, false, run.all(["x", "y"]), run) }
 }
 
 /// dy -> dx, or added to it.
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace; dx may be dy.
-pub(super) unsafe fn backward(
-    shape: &RotaryShape,
-    base: f32,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    table: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward(shape: &RotaryShape, base: f32, accumulate: bool, run: &Run) {
     // SAFETY: passed on.
-    unsafe { turned(shape, base, -1.0, accumulate, [dy, dx], table, threads) }
+    unsafe { turned(shape, base, -1.0, accumulate, run.all(["dy", "dx"]), run) }
 }
 
 /// # Safety
@@ -117,17 +103,15 @@ unsafe fn turned(
     sign: f32,
     accumulate: bool,
     [x, y]: [Ptr<f32>; 2],
-    table: Ptr<f32>,
-    threads: &Threads,
+    run: &Run,
 ) {
+    let (table, threads) = (run.scratch, run.threads);
     // SAFETY: the caller's promise.
     unsafe { fill(shape, base, table, threads) };
     let [batch, length, channels, width] =
         [shape.batch, shape.length, shape.channels, shape.width].map(|n| n as usize);
-    let (all, of_task) = (batch * length, (PIECE / channels.max(1)).max(1));
-    threads.each(all.div_ceil(of_task), |task, _| {
-        let first = task * of_task;
-        let rows = Rows { first, count: of_task.min(all - first), length, channels, width };
+    tasks_of_rows(batch * length, channels, threads, |first, count, _| {
+        let rows = Rows { first, count, length, channels, width };
         // SAFETY: the caller's promise; each task has its own rows.
         unsafe { turn(rows, sign, accumulate, x, y, table) };
     });

@@ -9,8 +9,8 @@
 //! A task has some tiles and some channels of the output, such that its scratch memory is about as large as that of the
 //! plain algorithm. Deliberately does not handle other windows, strides, dilations or groups; `conv` does.
 
+use super::Run;
 use super::matrix::{Matrix, lane_floats, product};
-use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::program::ConvShape;
 use std::array::from_fn;
@@ -308,7 +308,7 @@ fn points(first: Ptr<f32>, apart: usize) -> [[Ptr<f32>; 4]; 4] {
 }
 
 /// Division of a convolution into tasks: by tiles and by output channels.
-struct Work {
+pub(super) struct Work {
     patches: Patches,
     outputs: Outputs,
     /// Output channels of a task, and number of tasks that share them.
@@ -326,20 +326,20 @@ impl Work {
         Work { patches, outputs, width, parts: outputs.channels.div_ceil(width), tiles }
     }
 
-    fn forward(s: &ConvShape) -> Work {
+    pub fn forward(s: &ConvShape) -> Work {
         let outputs = Outputs { image: s.output.map(|n| n as usize), channels: s.out_channels as usize };
         Work::new(Patches::new(s.batch, s.input, s.output, s.window.padding, s.in_channels), outputs)
     }
 
     /// The input gradient as a forward pass over the output's gradient.
-    fn backward(s: &ConvShape) -> Work {
+    pub fn backward(s: &ConvShape) -> Work {
         let outputs = Outputs { image: s.input.map(|n| n as usize), channels: s.in_channels as usize };
         let padding = s.window.padding.map(|p| 2 - p);
         Work::new(Patches::new(s.batch, s.output, s.input, padding, s.out_channels), outputs)
     }
 
     /// The filter gradient: a task has all tiles, so it takes fewer channels to serve many threads.
-    fn filter(s: &ConvShape) -> Work {
+    pub fn filter(s: &ConvShape) -> Work {
         let mut work = Work::forward(s);
         work.width = work.width.min((work.outputs.channels / 2).next_multiple_of(LEAST_CHANNELS));
         work.parts = work.outputs.channels.div_ceil(work.width);
@@ -358,7 +358,8 @@ impl Work {
         ]
     }
 
-    fn scratch(&self, lanes: usize) -> usize {
+    /// Floats of workspace.
+    pub fn scratch(&self, lanes: usize) -> usize {
         lanes * self.lane().iter().sum::<usize>()
     }
 
@@ -391,34 +392,12 @@ fn cut(work: &Work, scratch: Ptr<f32>, lane: usize) -> [Ptr<f32>; 4] {
     })
 }
 
-/// Floats of workspace for [`forward`].
-pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::forward(shape).scratch(lanes)
-}
-
-/// Floats of workspace for [`backward_data`].
-pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::backward(shape).scratch(lanes)
-}
-
-/// Floats of workspace for [`backward_filter`].
-pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    Work::filter(shape).scratch(lanes)
-}
-
 /// y = x * weight + bias.
 ///
 /// # Safety
 /// Live operands of a shape that [`serves`], which do not overlap, and the workspace.
-pub(super) unsafe fn forward(
-    shape: &ConvShape,
-    x: Ptr<f32>,
-    weight: Ptr<f32>,
-    bias: Option<Ptr<f32>>,
-    y: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &ConvShape, run: &Run) {
+    let [x, weight, y] = run.all(["x", "weight", "y"]);
     let work = Work::forward(shape);
     let depth = work.patches.channels;
     let filters = |channels: Range<usize>, to: Ptr<f32>| {
@@ -431,22 +410,15 @@ pub(super) unsafe fn forward(
         Matrix::rows(to, depth).transposed()
     };
     // SAFETY: passed on.
-    unsafe { convolve(&work, x, filters, bias, false, y, scratch, threads) };
+    unsafe { convolve(&work, filters, [x, y], run.some("bias"), false, run) };
 }
 
 /// dx = dy * turned weight, or added to dx.
 ///
 /// # Safety
 /// As [`forward`].
-pub(super) unsafe fn backward_data(
-    shape: &ConvShape,
-    accumulate: bool,
-    dy: Ptr<f32>,
-    weight: Ptr<f32>,
-    dx: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward_data(shape: &ConvShape, accumulate: bool, run: &Run) {
+    let [dy, weight, dx] = run.all(["dy", "weight", "dx"]);
     let work = Work::backward(shape);
     let (depth, all) = (work.patches.channels, work.outputs.channels);
     let filters = |channels: Range<usize>, to: Ptr<f32>| {
@@ -459,7 +431,7 @@ pub(super) unsafe fn backward_data(
         Matrix::rows(to, width)
     };
     // SAFETY: passed on.
-    unsafe { convolve(&work, dy, filters, None, accumulate, dx, scratch, threads) };
+    unsafe { convolve(&work, filters, [dy, dx], None, accumulate, run) };
 }
 
 /// The common part of both: `filters` transforms the filters of some output channels, and returns the matrix
@@ -467,19 +439,17 @@ pub(super) unsafe fn backward_data(
 ///
 /// # Safety
 /// As [`forward`].
-#[allow(clippy::too_many_arguments, reason = "operands of a kernel")]
 unsafe fn convolve(
     work: &Work,
-    x: Ptr<f32>,
     filters: impl Fn(Range<usize>, Ptr<f32>) -> Matrix + Sync,
+    [x, y]: [Ptr<f32>; 2],
     bias: Option<Ptr<f32>>,
     accumulate: bool,
-    y: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
+    run: &Run,
 ) {
+    let scratch = run.scratch;
     let (count, depth) = (work.patches.count(), work.patches.channels);
-    threads.each(count.div_ceil(work.tiles) * work.parts, |task, lane| {
+    run.threads.each(count.div_ceil(work.tiles) * work.parts, |task, lane| {
         let (block, part) = (task / work.parts, task % work.parts);
         let tiles = block * work.tiles..count.min((block + 1) * work.tiles);
         let channels = part * work.width..work.outputs.channels.min((part + 1) * work.width);
@@ -509,18 +479,11 @@ unsafe fn convolve(
 ///
 /// # Safety
 /// As [`forward`].
-pub(super) unsafe fn backward_filter(
-    shape: &ConvShape,
-    accumulate: bool,
-    x: Ptr<f32>,
-    dy: Ptr<f32>,
-    dweight: Ptr<f32>,
-    scratch: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn backward_filter(shape: &ConvShape, accumulate: bool, run: &Run) {
+    let ([x, dy, dweight], scratch) = (run.all(["x", "dy", "dweight"]), run.scratch);
     let work = Work::filter(shape);
     let (count, depth) = (work.patches.count(), work.patches.channels);
-    threads.each(work.parts, |part, lane| {
+    run.threads.each(work.parts, |part, lane| {
         let channels = part * work.width..work.outputs.channels.min((part + 1) * work.width);
         let width = channels.len();
         let [patches, sums, gradients, zeros] = cut(&work, scratch, lane);

@@ -186,11 +186,18 @@ fn load(file: &str, symbols: c_int) -> Result<(Loaded, Functions, Constants), St
     Ok((loaded, functions, constants))
 }
 
-fn version(functions: &Functions, file: &str) -> String {
+/// Text that a call writes into a buffer of [`TEXT`] bytes, with its length.
+fn text_of(write: impl FnOnce(*mut c_char, *mut c_int)) -> String {
     let (mut text, mut length) = (vec![0u8; TEXT], 0);
-    // SAFETY: the buffer has the size of the longest text; this function may be called at any time.
-    unsafe { (functions.library_version)(text.as_mut_ptr().cast(), &raw mut length) };
-    let text = String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(TEXT)]).into_owned();
+    write(text.as_mut_ptr().cast(), &raw mut length);
+    String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(TEXT)]).into_owned()
+}
+
+fn version(functions: &Functions, file: &str) -> String {
+    let text = text_of(|text, length| {
+        // SAFETY: the buffer has the size of the longest text; this function may be called at any time.
+        unsafe { (functions.library_version)(text, length) };
+    });
     let words = text.split(['\n', ',', '\0']).next().unwrap_or_default();
     format!("{} ({file})", words.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -231,50 +238,43 @@ impl Library {
         if code == 0 {
             return Ok(());
         }
-        let (mut text, mut length) = (vec![0u8; TEXT], 0);
-        // SAFETY: the buffer has the size of the longest text.
-        unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
-        let length = usize::try_from(length).unwrap_or(0).min(TEXT);
-        Err(format!("{call}: {}", String::from_utf8_lossy(&text[..length])))
+        let text = text_of(|text, length| {
+            // SAFETY: the buffer has the size of the longest text.
+            unsafe { (self.functions.error_string)(code, text, length) };
+        });
+        Err(format!("{call}: {text}"))
     }
 
     /// Begins to send words to a worker.
     pub(super) fn send(&self, to: usize, tag: c_int, words: Vec<u32>) -> Result<Moving, String> {
-        let mut moving = Moving { requests: VecDeque::new(), words };
-        for part in moving.words.chunks(CALL_WORDS) {
-            let (mut request, bytes) = (0, 4 * part.len());
-            let Constants { world, byte, .. } = self.constants;
+        let Constants { world, byte, .. } = self.constants;
+        self.moving("MPI_Isend", words, |start, bytes, request| {
             // SAFETY: the words stay where they are until the request is done, or for ever (`Moving`); the count fits.
-            let code = unsafe {
-                let start = part.as_ptr().cast();
-                (self.functions.isend)(start, bytes as c_int, byte, to as c_int, tag, world, &raw mut request)
-            };
-            self.succeeded("MPI_Isend", code)?;
-            moving.requests.push_back(request);
-        }
-        Ok(moving)
+            unsafe { (self.functions.isend)(start, bytes, byte, to as c_int, tag, world, request) }
+        })
     }
 
     /// Begins to receive as many words from a worker as there is room for.
     pub(super) fn receive(&self, from: usize, tag: c_int, room: Vec<u32>) -> Result<Moving, String> {
-        let mut moving = Moving { requests: VecDeque::new(), words: room };
-        for part in moving.words.chunks_mut(CALL_WORDS) {
-            let (mut request, bytes) = (0, 4 * part.len());
-            let Constants { world, byte, .. } = self.constants;
+        let Constants { world, byte, .. } = self.constants;
+        self.moving("MPI_Irecv", room, |start, bytes, request| {
             // SAFETY: as in `send`; nobody reads the words before the request is done.
-            let code = unsafe {
-                let start = part.as_mut_ptr().cast();
-                (self.functions.irecv)(
-                    start,
-                    bytes as c_int,
-                    byte,
-                    from as c_int,
-                    tag,
-                    world,
-                    &raw mut request,
-                )
-            };
-            self.succeeded("MPI_Irecv", code)?;
+            unsafe { (self.functions.irecv)(start, bytes, byte, from as c_int, tag, world, request) }
+        })
+    }
+
+    /// Begins to move words, part by part: `begin` gets start, bytes and request of each part.
+    fn moving(
+        &self,
+        call: &str,
+        words: Vec<u32>,
+        begin: impl Fn(*mut c_void, c_int, *mut Handle) -> c_int,
+    ) -> Result<Moving, String> {
+        let mut moving = Moving { requests: VecDeque::new(), words };
+        for part in moving.words.chunks_mut(CALL_WORDS) {
+            let mut request = 0;
+            let code = begin(part.as_mut_ptr().cast(), size_of_val(part) as c_int, &raw mut request);
+            self.succeeded(call, code)?;
             moving.requests.push_back(request);
         }
         Ok(moving)
