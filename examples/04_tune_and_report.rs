@@ -23,7 +23,6 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         min_batch: 32,
         max_batch: Some(128),
         cluster: None,
-        goodput: None,
         rate,
         epochs: 20,
         command: "examples/04_tune_and_report.rs".to_owned(),

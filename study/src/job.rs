@@ -98,7 +98,6 @@ impl Study {
     ///     min_batch: 32,
     ///     max_batch: Some(64),
     ///     cluster: None,
-    ///     goodput: None,
     ///     rate: RateRequest { base_batch: 32, base_rate: 0.05, rule: LearningRateRule::Linear },
     ///     epochs: 20,
     ///     command: "an example".to_owned(),

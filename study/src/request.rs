@@ -83,15 +83,6 @@ impl ClusterRequest {
     }
 }
 
-/// Goodput settings: the worth of its samples also decides which update is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GoodputRequest {
-    /// Gradient noise scale, in samples; above 0.
-    pub noise_scale: f64,
-    /// Samples over which batch norm normalised when the scale was measured, if known.
-    pub batch_norm_over: Option<u64>,
-}
-
 /// Decay of the rate during training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecayShape {

@@ -15,7 +15,6 @@ mod compact;
 mod decide;
 pub mod exchange;
 pub mod frontier;
-pub mod goodput;
 mod iteration;
 mod levels;
 pub mod model;

@@ -128,8 +128,6 @@ pub struct Setting {
     pub peak_bytes: Option<u64>,
     /// Measured iterations and what passes between them, over one epoch; of a modelled device, the model's.
     pub epoch_seconds: Option<f64>,
-    /// What a sample of an update is worth, where the tuning was by goodput.
-    pub efficiency: Option<f64>,
     /// Why numbers are missing, where they are.
     pub note: Option<String>,
 }

@@ -173,13 +173,9 @@ impl Tuned {
     }
 
     /// Returns how much shorter an epoch is than with the user's own setting, or with everything kept, as measured (or
-    /// modelled): a share of that epoch. By goodput, epochs of the same progress.
+    /// modelled): a share of that epoch.
     pub fn gain_over(&self, what: &str) -> Option<f64> {
-        let progress = |what: &str| {
-            let efficiency = self.run(what)?.efficiency.unwrap_or(1.0);
-            Some(self.known(what)?.epoch_seconds.0 / efficiency)
-        };
-        Some(1.0 - progress("chosen")? / progress(what)?)
+        Some(1.0 - self.known("chosen")?.epoch_seconds / self.known(what)?.epoch_seconds)
     }
 
     fn answer(&self) -> Result<Answer, Error> {
@@ -202,7 +198,7 @@ impl Tuned {
     }
 
     fn setting(&self, run: &Run) -> Setting {
-        let Run { what, batch, predicted, measured, efficiency, note } = run;
+        let Run { what, batch, predicted, measured, note } = run;
         let known = self.known(what);
         let samples = self.tuning.asked.samples as f64;
         Setting {
@@ -215,7 +211,6 @@ impl Tuned {
             samples_per_second: known.map(|f| samples / f.epoch_seconds.0),
             peak_bytes: known.map(|f| f.peak_bytes.0),
             epoch_seconds: known.map(|f| f.epoch_seconds.0),
-            efficiency: (self.config.goodput.is_some() && known.is_some()).then(|| efficiency.unwrap_or(1.0)),
             note: note.clone(),
         }
     }
@@ -229,9 +224,8 @@ impl Tuned {
                 "Keep your settings: batch {batch}, with everything kept on the device, gains as much as any"
             );
         }
-        let takes = if config.goodput.is_some() { "the same progress takes" } else { "an epoch takes" };
         let over = |what: &str, words: &str| match self.gain_over(what) {
-            Some(gain) if gain > 0.0 => Some(format!("{takes} {} less than {words}", percent(gain))),
+            Some(gain) if gain > 0.0 => Some(format!("an epoch takes {} less than {words}", percent(gain))),
             // The least requested batch may be above the one that this is compared with.
             Some(gain) if gain < 0.0 => {
                 let known = self.run(what).map_or(0, |run| run.batch);
@@ -241,15 +235,15 @@ impl Tuned {
                 } else {
                     String::new()
                 };
-                Some(format!("{takes} {} more than {words}{limit}", percent(-gain)))
+                Some(format!("an epoch takes {} more than {words}{limit}", percent(-gain)))
             }
-            Some(_) => Some(format!("{takes} as long as {words}")),
+            Some(_) => Some(format!("an epoch takes as long as {words}")),
             None => None,
         };
         let yours = self.run("yours").map_or(0, |run| run.batch);
         let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
         let recomputed = over(RECOMPUTED, "with recomputing alone");
-        let recomputed = recomputed.map(|words| words.replacen(&format!("{takes} "), "", 1));
+        let recomputed = recomputed.map(|words| words.replacen("an epoch takes ", "", 1));
         let accumulated = over(ACCUMULATED, &format!("with your batch of {yours} accumulated"));
         let ways: Vec<String> = accumulated.into_iter().chain(recomputed).collect();
         let ways = (!ways.is_empty()).then(|| ways.join(", and "));

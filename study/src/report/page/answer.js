@@ -56,7 +56,6 @@ function throughputWords(chosen, other) {
 
 /** What each way to train gives; the first is what is chosen. */
 function settings(all) {
-  const goodput = (s) => (known(s.efficiency) && known(s.samples_per_second) ? s.samples_per_second * s.efficiency : null);
   const off = (s) => offBy(s.iteration_seconds, s.predicted_iteration_seconds);
   const rows = [
     ["batch", (s) => (s.batch ? count(s.batch) : MISSING), (s) => s.batch || null],
@@ -64,8 +63,6 @@ function settings(all) {
     ["iteration, measured", (s) => withError(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
     ["off by", (s) => percent(off(s), true), off],
     ["samples per second", (s) => digits(s.samples_per_second), (s) => s.samples_per_second],
-    ["efficiency of samples", (s) => percent(s.efficiency), (s) => s.efficiency],
-    ["goodput, samples per second", (s) => digits(goodput(s)), goodput],
     ["peak of device memory", (s) => bytes(s.peak_bytes), (s) => s.peak_bytes],
     ["epoch", (s) => seconds(s.epoch_seconds), (s) => s.epoch_seconds],
   ].filter(([, , value]) => all.some((s) => value(s) !== null && value(s) !== undefined));

@@ -4,8 +4,7 @@
 //! have room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) requires `t_ready[j] <= sum of t_r for r < j`: nothing
 //! stalls. Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: if eq. (6) fails for a set Ω of
 //! layers, the activations that they wait for are pinned into the memory that is left over, and `t_ready` is computed again,
-//! until eq. (6) holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it calls
-//! [`satisfies`].
+//! until eq. (6) holds or nothing more can be pinned ([`satisfies`]). The loop over k is the caller's.
 //!
 //! # Repairs, with reasons
 //!
