@@ -11,7 +11,7 @@
 
 use crate::bound::{lower_bound_within, unbeatable};
 use crate::plan::plan;
-use crate::request::{Outcome, Plan, PlanError, PlanRequest, Status};
+use crate::request::{Error, Outcome, Plan, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
 
@@ -46,16 +46,12 @@ pub fn budgets(trace: &Trace, count: u32) -> Vec<Bytes> {
 /// # Errors
 ///
 /// Errors of [`plan`].
-pub fn frontier(
-    trace: &Trace,
-    request: &PlanRequest<'_>,
-    budgets: &[Bytes],
-) -> Result<Vec<Point>, PlanError> {
+pub fn frontier(trace: &Trace, request: &PlanRequest<'_>, budgets: &[Bytes]) -> Result<Vec<Point>, Error> {
     let point = |&budget: &Bytes| {
         let outcome = plan(trace, &PlanRequest { budget, ..*request })?;
         Ok(Point { budget, outcome })
     };
-    let points = budgets.iter().map(point).collect::<Result<_, PlanError>>()?;
+    let points = budgets.iter().map(point).collect::<Result<_, Error>>()?;
     carry(trace, request, points)
 }
 
@@ -64,12 +60,8 @@ pub fn frontier(
 ///
 /// # Errors
 ///
-/// [`PlanError::Invalid`] if a plan was not valid in the first place.
-pub fn carry(
-    trace: &Trace,
-    request: &PlanRequest<'_>,
-    mut points: Vec<Point>,
-) -> Result<Vec<Point>, PlanError> {
+/// [`Error`] if a plan was not valid in the first place.
+pub fn carry(trace: &Trace, request: &PlanRequest<'_>, mut points: Vec<Point>) -> Result<Vec<Point>, Error> {
     points.sort_by_key(|point| point.budget);
     let mut limit = f64::INFINITY;
     let chosen: Vec<Option<usize>> =
@@ -108,12 +100,12 @@ fn stamp(
     budget: Bytes,
     plan: &Plan,
     own: Option<&Plan>,
-) -> Result<Outcome, PlanError> {
+) -> Result<Outcome, Error> {
     let mut plan = plan.clone();
     plan.schedule.budget_bytes = budget;
-    check::check(trace, &plan.schedule).map_err(|violation| PlanError::Invalid {
-        policy: request.policy,
-        violation: violation.to_string(),
+    check::check(trace, &plan.schedule).map_err(|violation| {
+        let policy = request.policy;
+        Error::internal(format_args!(": policy {policy} made a schedule that is not valid: {violation}"))
     })?;
     let PlanRequest { link, allow, limits, .. } = request;
     plan.bound = match own {

@@ -23,7 +23,7 @@
 //! This file deliberately neither builds traces, nor plans, nor runs anything: [`Batches`] does.
 
 use crate::iteration::earlier::Earlier;
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::profile::BatchSamples;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::search_log::SearchLog;
@@ -122,7 +122,7 @@ impl Planned {
     /// # Errors
     ///
     /// Errors of [`Earlier::new`].
-    pub fn earlier(&self) -> Result<Earlier, PlanError> {
+    pub fn earlier(&self) -> Result<Earlier, Error> {
         Earlier::new(&self.trace, &self.schedule)
     }
 }

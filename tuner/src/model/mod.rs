@@ -38,6 +38,7 @@ pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown, planned_link};
 
 use crate::numbers::real;
+use crate::request::Error;
 use alternatives::Ratios;
 use curve::Curve;
 use layer::{Fitted, Point};
@@ -48,48 +49,6 @@ use plimsoll_ir::trace::{Op, Phase, Trace};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use whole::LeftOver;
-
-/// Reason why a profile gives no model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FitError {
-    /// There is no measured batch size, or one without ops.
-    #[error("the profile holds no op times; run `profile` again")]
-    NoSamples,
-    /// The batch sizes do not hold the same ops, or an op has no time.
-    #[error(
-        "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run `profile` again"
-    )]
-    Ops {
-        /// Batch size of the op.
-        batch: u64,
-        /// Position of the op in the profile.
-        position: usize,
-        /// Name of the op.
-        name: String,
-    },
-    /// Two ops share a name, which must identify an op of the trace.
-    #[error("two ops of the profile are called `{name}`; names tell ops apart")]
-    TwoOps {
-        /// Shared name.
-        name: String,
-    },
-    /// One of the four link measurements is empty.
-    #[error("the profile has no usable transfer for `{which}`; run `profile` again")]
-    NoTransfers {
-        /// Name of the measurement.
-        which: &'static str,
-    },
-}
-
-/// The profile has no op like this.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no `{kind}` op like `{name}` was measured; profile the network that the trace is of")]
-pub struct UnknownOp {
-    /// Name of the op.
-    pub name: String,
-    /// Layer type of the op.
-    pub kind: String,
-}
 
 /// Predicted seconds, with their relative error.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -205,13 +164,17 @@ struct Data {
 }
 
 impl Data {
-    fn new(profile: &Profile) -> Result<Data, FitError> {
+    fn new(profile: &Profile) -> Result<Data, Error> {
         // Batch sizes that occur in the profile more than once (measured again to refit) are merged.
         let mut batches: BTreeMap<u64, Vec<&BatchSamples>> = BTreeMap::new();
         for samples in &profile.batches {
             batches.entry(samples.batch).or_default().push(samples);
         }
-        let first = profile.batches.first().filter(|b| !b.ops.is_empty()).ok_or(FitError::NoSamples)?;
+        let first = profile
+            .batches
+            .first()
+            .filter(|b| !b.ops.is_empty())
+            .ok_or_else(|| Error::usage("the profile holds no op times; run `profile` again"))?;
         let names: Vec<(String, Type)> =
             first.ops.iter().map(|op| (op.name.clone(), Type::of(&op.name, &op.kind, op.phase))).collect();
         let all = |position: usize| {
@@ -225,7 +188,12 @@ impl Data {
         let mut totals = Vec::new();
         for (batch, parts) in &batches {
             for (position, (name, _)) in names.iter().enumerate() {
-                let mismatch = || FitError::Ops { batch: *batch, position, name: name.clone() };
+                let mismatch = || {
+                    Error::usage(format_args!(
+                        "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run \
+                         `profile` again"
+                    ))
+                };
                 let mut seconds = Vec::new();
                 let mut flops = 0;
                 for part in parts {
@@ -408,7 +376,7 @@ fn sum_of(data: &Data, curves: &BTreeMap<Type, Curve>, layers: &[Fitted], b: usi
 
 impl Model {
     /// Fits the model to a profile. The same profile gives the same model.
-    pub fn fit(profile: &Profile) -> Result<Model, FitError> {
+    pub fn fit(profile: &Profile) -> Result<Model, Error> {
         let link = LinkModel::fit(&profile.link)?;
         let data = Data::new(profile)?;
         let fits = fit_all(&data, None, None);
@@ -420,7 +388,9 @@ impl Model {
             let layer =
                 Layer { of: of.clone(), fitted, size, alternatives: alternatives.clone(), relative_error };
             if layers.insert(name.clone(), layer).is_some() {
-                return Err(FitError::TwoOps { name: name.clone() });
+                return Err(Error::usage(format_args!(
+                    "two ops of the profile are called `{name}`; names tell ops apart"
+                )));
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
@@ -433,7 +403,7 @@ impl Model {
 
     /// Returns the seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of
     /// its layer type, with the error 1, because no held-out measurement can estimate it.
-    pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, UnknownOp> {
+    pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, Error> {
         self.share(op, batch, self.adds_up(batch))
     }
 
@@ -444,7 +414,7 @@ impl Model {
         self.iteration.adds_up(batch, self.layers.values().map(seconds).sum())
     }
 
-    fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Prediction, UnknownOp> {
+    fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Prediction, Error> {
         let (k, x) = (batch as f64, size(op.flops, batch));
         let of = Type::of(&op.name, &op.kind, op.phase);
         let own = self.layers.get(&op.name).filter(|layer| layer.of == of);
@@ -454,7 +424,12 @@ impl Model {
                 (layer.fitted.at(k, x, curve), layer.relative_error[usize::from(!self.inside(batch))])
             }
             (None, Some(curve)) => (curve.at(x), UNKNOWN),
-            (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
+            (_, None) => {
+                let Op { name, kind, .. } = op;
+                return Err(Error::usage(format_args!(
+                    "no `{kind}` op like `{name}` was measured; profile the network that the trace is of"
+                )));
+            }
         };
         Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
     }
@@ -467,7 +442,7 @@ impl Model {
     }
 
     /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written if an op is unknown.
-    pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
+    pub fn fill(&self, trace: &mut Trace) -> Result<(), Error> {
         let adds_up = self.adds_up(trace.batch);
         let seconds: Vec<Seconds> = trace
             .ops

@@ -39,7 +39,7 @@ use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::range_max::RangeMax;
-use crate::request::{Limits, PlanError, PlanRequest, Shortage};
+use crate::request::{Error, Limits, PlanRequest, Shortage};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
@@ -227,7 +227,7 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 }
 
 /// `accudnn`, and `accudnn-as-printed`.
-pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, Error> {
     let gaps = case.gaps();
     let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =

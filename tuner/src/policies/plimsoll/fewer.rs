@@ -15,7 +15,7 @@ use super::{SAME, plan, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
 use crate::request::Trick;
-use crate::request::{Allow, PlanError, PlanRequest};
+use crate::request::{Allow, Error, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Number of shares into which the memory between floor and peak is divided; those below the budget are searched.
@@ -68,11 +68,7 @@ fn name(allow: Allow, less: Option<u64>) -> String {
 }
 
 /// Offers the results of such searches.
-pub(super) fn offer(
-    case: &Case<'_>,
-    glances: &Glances,
-    candidates: &mut Candidates,
-) -> Result<(), PlanError> {
+pub(super) fn offer(case: &Case<'_>, glances: &Glances, candidates: &mut Candidates) -> Result<(), Error> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
     // Decisions without addresses in all of the memory may have them with less.
@@ -120,7 +116,7 @@ fn search_completely(
     case: &Case<'_>,
     states: u64,
     candidates: &mut Candidates,
-) -> Result<Option<Searched>, PlanError> {
+) -> Result<Option<Searched>, Error> {
     if case.request.limits.is_expired() || candidates.settled() {
         return Ok(None);
     }
@@ -138,7 +134,7 @@ fn search_completely(
 }
 
 /// Searches as if nothing had been found, because earlier results would steer this search away from its own.
-fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), Error> {
     let mut own = Candidates::new(case);
     stages::search(case, &Glances::default(), &mut own)?;
     if let Some(best) =

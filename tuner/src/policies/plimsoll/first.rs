@@ -30,7 +30,7 @@ use crate::iteration::values::{Choice, Decisions, Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::range_max::RangeMax;
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::schedule::{Duplex, Stream};
 use plimsoll_ir::{Bytes, BytesPerSecond, OpId, Seconds};
 use std::cmp::Reverse;
@@ -87,7 +87,7 @@ const SUREST: u64 = 10;
 /// # Errors
 ///
 /// Errors of an invalid schedule, which are bugs in this crate.
-pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
+pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, Error> {
     Ok(placed(case, values, None)?.map(|placed| placed.fitting))
 }
 
@@ -115,12 +115,12 @@ pub(super) fn mended(
     case: &Case<'_>,
     values: &Values,
     decisions: Decisions,
-) -> Result<Option<Placed>, PlanError> {
+) -> Result<Option<Placed>, Error> {
     placed(case, values, Some(decisions))
 }
 
 /// Returns the chosen or mended decisions, with addresses.
-fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result<Option<Placed>, PlanError> {
+fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result<Option<Placed>, Error> {
     let request = unhurried(case);
     let case = Case { request: &request, ..*case };
     let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());

@@ -49,7 +49,7 @@ use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive
 use crate::bound::{lower_bound_within, quick_offload_bound};
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::Algorithms::FastestThatFit;
-use crate::request::{Allow, Layers, Layrub, Limits, Outcome, PlanError, PlanRequest, Policy, Trick};
+use crate::request::{Allow, Error, Layers, Layrub, Limits, Outcome, PlanRequest, Policy, Trick};
 use crate::threads::{Expired, beside};
 use candidates::{Candidates, Chosen};
 use glances::Glances;
@@ -63,7 +63,7 @@ const SAME: f64 = 1e-6;
 const HAIR: f64 = 1e-9;
 
 /// Policy of a paper, and its rule.
-type Asked = (Policy, fn(&Case<'_>) -> Result<Realised, PlanError>);
+type Asked = (Policy, fn(&Case<'_>) -> Result<Realised, Error>);
 
 const ACCUDNN: Asked = (Policy::Accudnn { as_printed: false }, |case| accudnn::realise(case, false));
 const AUTOSWAP: Asked = (Policy::AutoSwap, baselines::autoswap);
@@ -97,7 +97,7 @@ const FEW: usize = 100;
 
 /// Decides. If the host is limited, returns the plan without that limit if the plan keeps it, else a plan within the limit. If
 /// time may be up at any moment, plans only within the limit.
-pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     let PlanRequest { allow, anytime, from, .. } = *case.request;
     if let Some(earlier) = from {
         return adapted::decide(case, earlier);
@@ -123,7 +123,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
 
 /// Decides within the host's limit. The case's bound costs nothing to compute; this function sharpens it once there is a first
 /// plan.
-fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     let first = first_plan(case)?;
     let case = &Case { bound: sharper_bound(case, &first), ..*case };
     let Chosen { realised, status, log } = plan(first, case)?;
@@ -131,7 +131,7 @@ fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
 }
 
 /// Runs the steps listed at the head of this file. If time is already up, returns the first plan.
-fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
+fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, Error> {
     let mut candidates = Candidates::new(case);
     let enough = first.is_some();
     candidates.early.extend(first);
@@ -145,7 +145,7 @@ fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
 }
 
 /// Returns a plan before all else, if time is up or may be up at any moment.
-fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
+fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, Error> {
     let PlanRequest { limits, anytime, .. } = *case.request;
     if !anytime && !limits.is_expired() {
         return Ok(None);
@@ -163,10 +163,10 @@ fn sharper_bound(case: &Case<'_>, first: &Option<Fitting>) -> Seconds {
 }
 
 /// Answer of the last policy, if it has run.
-type Answer = Option<Result<Realised, PlanError>>;
+type Answer = Option<Result<Realised, Error>>;
 
 /// Searches in stages, then with fewer means; meanwhile the last policy runs on a second thread.
-fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanError> {
+fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, Error> {
     if candidates.settled() {
         return Ok(None);
     }
@@ -195,7 +195,7 @@ fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanEr
 }
 
 /// Offers the plans of other policies, if they may be better. `answer` is that of the last policy, if it has run.
-fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), Error> {
     let PlanRequest { budget, link, allow, limits, .. } = case.request;
     if !case.request.uses(Trick::Policies) {
         return Ok(());
@@ -217,7 +217,7 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
 
 /// If nothing fits so far, offers the result of the first pass if time is up; then a plan that swaps every value that can be
 /// swapped.
-fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), Error> {
     if candidates.found.is_empty() && candidates.late {
         let values = case.values();
         candidates.add_all("first plan", first::plan(case, &values)?);
