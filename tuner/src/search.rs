@@ -173,11 +173,6 @@ impl Sharing {
     pub fn epoch(&self, samples: u64, batch: u64, iteration: Seconds) -> Seconds {
         self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
     }
-
-    /// Returns the samples per second of all workers.
-    pub fn samples_per_second(&self, batch: u64, iteration: Seconds) -> f64 {
-        self.iterations as f64 * batch as f64 / self.update(iteration).0
-    }
 }
 
 /// Point of the curve.
