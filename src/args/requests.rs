@@ -20,9 +20,9 @@ use plimsoll_study::device::{cores, cpu_options, of_processor};
 use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    ClusterRequest, DecayShape, NetworkRequest, Objective, RateRequest, Searcher, TrainRequest, Workers,
+    ClusterRequest, DecayShape, NetworkRequest, Objective, RateRequest, Searcher, TrainRequest, TuneRequest,
+    Workers,
 };
-use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
 use plimsoll_tuner::rate::default_convexity;
 

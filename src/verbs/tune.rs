@@ -6,13 +6,13 @@ use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::{Cluster, Config, LearningRate};
-use plimsoll_ir::tuning::Tuning;
+use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
+use plimsoll_ir::tuning::{Run, Tuning};
 use plimsoll_study::Error;
 use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
-use plimsoll_study::tuning::{Measured, Tuned, other_name};
+use plimsoll_study::tuning::Tuned;
 use plimsoll_tuner::rate;
-use plimsoll_tuner::search::Candidate;
+use plimsoll_tuner::search::moved;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
@@ -66,15 +66,11 @@ pub fn choice(tuned: &Tuned) -> Table {
     let rate = &config.learning_rate;
     let mut facts = head(config);
     facts.extend([
-        (
-            "keeper_batch",
-            "largest batch that keeps everything",
-            tuned.keeper.map(|k| k.candidate.batch).into(),
-        ),
+        ("keeper_batch", "largest batch that keeps everything", config.keeps_all.into()),
         ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
         ("why", "why", tuned.tuning.why.clone().into()),
         ("yours", "your own setting", yours(tuned).into()),
-        ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
+        ("placement", "placement", placement_in_words(&moved(&tuned.trace, &tuned.schedule)).into()),
         ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
@@ -179,16 +175,17 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
 
 /// Comparison with the base batch that keeps everything.
 fn yours(tuned: &Tuned) -> String {
-    let own = tuned.tuning.runs.iter().find(|run| run.what == "yours");
-    let (batch, note) = own.map_or((0, None), |run| (run.batch, run.note.as_deref()));
-    match (&tuned.yours, note) {
+    let run = |what: &str| tuned.tuning.runs.iter().find(|run| run.what == what);
+    let epoch = |run: &Run| run.measured.or(run.predicted).map(|figures| figures.epoch_seconds);
+    let Some(own) = run("yours") else { return "it was not run".to_owned() };
+    let batch = own.batch;
+    match (epoch(own), run("chosen").and_then(epoch)) {
         _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
-        (Some(yours), _) => {
-            let known = if yours.figures.is_some() { "measured" } else { "modelled" };
-            let how = longer(yours.known().epoch_seconds / tuned.chosen.known().epoch_seconds);
-            format!("batch {batch}: its epoch is {known} to take {how}")
+        (Some(yours), Some(chosen)) => {
+            let known = if own.measured.is_some() { "measured" } else { "modelled" };
+            format!("batch {batch}: its epoch is {known} to take {}", longer(yours / chosen))
         }
-        (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
+        _ => format!("batch {batch}: {}", own.note.as_deref().unwrap_or("it was not run")),
     }
 }
 
@@ -214,35 +211,27 @@ pub fn figures(tuned: &Tuned) -> Table {
             ("epoch_seconds", "epoch"),
         ],
     );
-    let mut add = |what: &str, measured: &Measured| {
-        let (candidate, figures) = (&measured.candidate, measured.figures);
-        let known = measured.known();
-        let whole = known.iteration_seconds + known.between_seconds;
+    let mut shown = Vec::new();
+    for Run { what, batch, predicted, measured, .. } in &tuned.tuning.runs {
+        let Some(predicted) = predicted else { continue };
+        // These two may be the choice itself.
+        if ["keeping everything", "yours"].contains(&what.as_str()) && shown.contains(batch) {
+            continue;
+        }
+        shown.push(*batch);
+        let known = measured.unwrap_or(*predicted);
+        let off = |f: Figures| Cell::Share(f.iteration_seconds / predicted.iteration_seconds - 1.0);
         table.rows.push(vec![
-            what.into(),
-            candidate.batch.into(),
-            candidate.iteration.into(),
-            figures.map(|f| f.iteration_seconds).into(),
-            figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
-            Cell::Share(measured.predicted_error),
-            Cell::Number(candidate.sharing.samples_per_second(candidate.batch, whole), 0),
+            what.as_str().into(),
+            (*batch).into(),
+            predicted.iteration_seconds.into(),
+            measured.map(|f| f.iteration_seconds).into(),
+            measured.map_or(Cell::None, off),
+            Cell::Share(predicted.relative_error),
+            Cell::Number(tuned.tuning.asked.samples as f64 / known.epoch_seconds.0, 0),
             known.peak_bytes.into(),
             known.epoch_seconds.into(),
         ]);
-    };
-    add("chosen", &tuned.chosen);
-    let mut shown = vec![tuned.chosen.candidate.batch];
-    for (what, measured) in [("keeping everything", &tuned.keeper), ("yours", &tuned.yours)] {
-        if let Some(measured) = measured.as_ref().filter(|m| !shown.contains(&m.candidate.batch)) {
-            add(what, measured);
-            shown.push(measured.candidate.batch);
-        }
-    }
-    for way in &tuned.ways {
-        way.measured.iter().for_each(|measured| add(way.what, measured));
-    }
-    if let Some(other) = &tuned.other {
-        add(other_name(tuned.search), other);
     }
     table.chosen(Some(0))
 }
@@ -263,19 +252,20 @@ fn curve(tuned: &Tuned) -> Table {
             ("recomputing_seconds", "recomputing"),
         ],
     );
-    for Candidate { batch, iteration, epoch, peak, moved, .. } in &tuned.curve {
+    let candidates = tuned.tuning.rounds.last().map(|round| round.candidates.as_slice()).unwrap_or_default();
+    for candidate in candidates {
         table.rows.push(vec![
-            (*batch).into(),
-            (*iteration).into(),
-            (*epoch).into(),
-            (*peak).into(),
-            moved.at_peak.into(),
-            moved.offloaded.into(),
-            moved.swapping.into(),
-            moved.recomputed.into(),
-            moved.recomputing.into(),
+            candidate.batch.into(),
+            candidate.iteration_seconds.into(),
+            candidate.epoch_seconds.into(),
+            candidate.peak_bytes.into(),
+            candidate.at_peak_bytes.into(),
+            candidate.offloaded_bytes.into(),
+            candidate.swapping_seconds.into(),
+            candidate.recomputed_bytes.into(),
+            candidate.recomputing_seconds.into(),
         ]);
     }
-    let batch = tuned.chosen.candidate.batch;
-    table.chosen(tuned.curve.iter().position(|candidate| candidate.batch == batch))
+    let batch = tuned.config.batch;
+    table.chosen(candidates.iter().position(|candidate| candidate.batch == batch))
 }

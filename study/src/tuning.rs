@@ -12,6 +12,7 @@
 
 mod choice;
 mod document;
+mod finish;
 mod journal;
 mod measured;
 mod plain;
@@ -19,31 +20,26 @@ mod request;
 mod sharing;
 
 pub use choice::{earlier, keep};
-pub use document::other_name;
-pub use measured::{Measured, missed, run_missed};
-pub use plain::{ACCUMULATED, RECOMPUTED, Way};
-pub use request::TuneRequest;
+pub use finish::Tuned;
+pub use measured::{missed, run_missed};
+pub use plain::{ACCUMULATED, RECOMPUTED};
 
 use crate::error::{Error, Kind};
 use crate::folder::Study;
-use crate::request::Searcher;
+use crate::request::{Searcher, TuneRequest};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::Workload;
-use document::Runs;
 use journal::PlanJournal;
 use measured::{Ran, take_in};
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::tuning::{Round, Tuning};
+use plimsoll_ir::tuning::Round;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
 use plimsoll_tuner::search::{Batches, Candidate, Confirmed, Planned, Search, SearchRequest, search};
 use plimsoll_tuner::{Earlier, Outcome, PlanRequest, Policy, Witness, plan_with_log};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Instant;
 
 /// Advice after a stopped tuning.
@@ -60,39 +56,6 @@ const EVALUATIONS: usize = 40;
 
 /// Share of the time that other processes may have the processors before it is reported.
 const TOLD: f64 = 0.05;
-
-/// Result of a tuning.
-pub struct Tuned {
-    /// Config to run.
-    pub config: Config,
-    /// Schedule to run.
-    pub schedule: Schedule,
-    /// Iteration that the schedule is for, with the model's seconds.
-    pub trace: Trace,
-    /// The choice, as measured.
-    pub chosen: Measured,
-    /// Largest batch that keeps everything; `None` if not even one sample does.
-    pub keeper: Option<Measured>,
-    /// Base batch with everything kept; `None` if it does not fit.
-    pub yours: Option<Measured>,
-    /// Ways to train the base batch without a planner, if it does not fit with everything kept.
-    pub ways: Vec<Way>,
-    /// Search that made the choice.
-    pub search: Searcher,
-    /// Answer of the other search; `None` if it has none.
-    pub other: Option<Measured>,
-    /// Every batch size that was planned in the last round.
-    pub curve: Vec<Candidate>,
-    /// Record of everything that was tried and measured.
-    pub tuning: Tuning,
-}
-
-impl Tuned {
-    /// Returns how often the model was refitted with the choice's measured times.
-    pub fn refits(&self) -> u64 {
-        self.tuning.rounds.iter().filter(|round| round.refit).count() as u64
-    }
-}
 
 /// One round of a tuning, with its inputs.
 pub(crate) struct Tuner<'a> {
@@ -383,66 +346,5 @@ impl<'a> Tuner<'a> {
         // If memory is short, the planner swaps to use faster alternatives.
         let plan = self.planned(self.trace(batch)?, &self.plan_request(Policy::Keep))?;
         plan.map_err(|_| Error::new(Kind::Internal, "what keeps everything has no plan"))
-    }
-
-    /// Measures the user's own setting and the other search's answer, compares them with the choice and with keeping
-    /// everything, takes the best, and records the result.
-    fn finish(
-        &mut self,
-        profile: &Profile,
-        found: Found,
-        kept: Option<Ran>,
-        rounds: Vec<Round>,
-    ) -> Result<Tuned, Error> {
-        let Found { curve, mut why, other, chosen, .. } = found;
-        let mut best = Rc::new(chosen);
-        let other = match other {
-            Some(plan) if plan.schedule == best.plan.schedule => Some(best.clone()),
-            Some(plan) => Some(Rc::new(self.measure(plan)?)),
-            None => None,
-        };
-        let (base, least) = (self.request.rate.base_batch, self.request.min_batch);
-        // AccUDNN's answer was requested unchanged.
-        let may_change = |batch| self.request.search == Searcher::Plimsoll && batch >= least;
-        let [narrow, wide] = self.request.within();
-        let keeper = self.keeps_all.map(|_| kept.map_or(best.clone(), Rc::new));
-        if let Some(ran) = keeper.as_ref().filter(|ran| !Rc::ptr_eq(ran, &best) && may_change(ran.batch())) {
-            let within = ran.scatter().max(best.scatter()).clamp(narrow, wide);
-            if let Some(words) = ran.better_than(&best, within) {
-                (why, best) = (words, ran.clone());
-            }
-        }
-        let is_base = |ran: &&Rc<Ran>| ran.batch() == base && ran.keeps_everything();
-        let known = [Some(&best), keeper.as_ref()].into_iter().flatten().find(is_base).cloned();
-        let fits = self.workload.smallest_batch()..=self.keeps_all.unwrap_or(0);
-        let yours = match known {
-            None if fits.contains(&base) && self.request.takes(base) => {
-                let plan = self.kept(base)?;
-                Some(Rc::new(self.measure(plan)?))
-            }
-            known => known,
-        };
-        if let Some(ran) = yours.as_ref().filter(|ran| ran.batch() != best.batch() && may_change(base))
-            && let Some(words) = ran.no_slower(&best, narrow)
-        {
-            (why, best) = (words, ran.clone());
-        }
-        let ways = self.plain_ways(keeper.as_deref())?;
-        let (keeper, yours, other) = (keeper.as_deref(), yours.as_deref(), other.as_deref());
-        let runs = Runs { best: &best, keeper, yours, ways: &ways, other };
-        let tuning = document::tuning(self, profile, &runs, rounds, why)?;
-        Ok(Tuned {
-            config: document::config(self, &best.measured)?,
-            schedule: best.plan.schedule.clone(),
-            trace: best.plan.trace.clone(),
-            chosen: best.measured,
-            keeper: keeper.map(|ran| ran.measured),
-            yours: yours.map(|ran| ran.measured),
-            ways,
-            search: self.request.search,
-            other: other.map(|ran| ran.measured),
-            curve,
-            tuning,
-        })
     }
 }

@@ -2,7 +2,6 @@
 //! policies at the chosen batch. It is computed once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran, no_run};
-use super::plain::Way;
 use super::{Found, GOES_ON, NO_ALGORITHM_2, Tuner};
 use crate::error::{Error, Kind};
 use crate::report::policies::{self, TIME_LIMIT};
@@ -25,7 +24,7 @@ pub(crate) struct Runs<'a> {
     /// Base batch with everything kept.
     pub yours: Option<&'a Ran>,
     /// Other ways to train the base batch.
-    pub ways: &'a [Way],
+    pub ways: Vec<Run>,
     /// Answer of the search that was not requested.
     pub other: Option<&'a Ran>,
 }
@@ -95,11 +94,11 @@ pub(crate) fn config(tuner: &Tuner<'_>, chosen: &Measured) -> Result<Config, Err
 pub(crate) fn tuning(
     tuner: &Tuner<'_>,
     profile: &Profile,
-    runs: &Runs<'_>,
+    runs: Runs<'_>,
     rounds: Vec<Round>,
     why: String,
 ) -> Result<Tuning, Error> {
-    let Runs { best, keeper, yours, ways, other } = *runs;
+    let Runs { best, keeper, yours, ways, other } = runs;
     let policies = comparison(tuner, best)?;
     Ok(Tuning {
         kind: TuningKind,
@@ -117,7 +116,7 @@ pub(crate) fn tuning(
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: [
             vec![best.measured.run("chosen"), keeping(keeper), your_own(tuner, yours)?],
-            ways.iter().map(Way::run).collect(),
+            ways,
             vec![other_search(tuner, other)],
         ]
         .concat(),
@@ -136,7 +135,7 @@ fn keeping(keeper: Option<&Ran>) -> Run {
 }
 
 /// Returns the name of the answer of the search that was not requested.
-pub fn other_name(search: Searcher) -> &'static str {
+fn other_name(search: Searcher) -> &'static str {
     match search {
         Searcher::Plimsoll => "AccUDNN's search",
         Searcher::Accudnn => "plimsoll's search",

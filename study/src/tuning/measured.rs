@@ -9,7 +9,7 @@ use plimsoll_tuner::search::{Candidate, Confirmed, Planned};
 
 /// A choice and its measured times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// The planner's figures; `between` is the measured one.
     pub candidate: Candidate,
     /// Measured iteration and other figures; `None` if the device is modelled.

@@ -9,7 +9,7 @@
 //! and a batch below the user's own is a different recipe.
 
 use super::Tuner;
-use super::measured::{Measured, Ran, no_run};
+use super::measured::{Ran, no_run};
 use crate::error::Error;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::tuning::Run;
@@ -22,31 +22,9 @@ pub const ACCUMULATED: &str = "yours, accumulated";
 /// See [`ACCUMULATED`].
 pub const RECOMPUTED: &str = "yours, recomputing alone";
 
-/// A way to train the user's own batch.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Way {
-    /// Name: one of the constants above.
-    pub what: &'static str,
-    /// Samples of a pass.
-    pub batch: u64,
-    /// Measured times; `None` if it does not fit.
-    pub measured: Option<Measured>,
-    /// Description, or the reason why it does not fit.
-    pub note: String,
-}
-
-impl Way {
-    /// Returns the run for the record.
-    pub(super) fn run(&self) -> Run {
-        let note = Some(self.note.clone());
-        let none = Run { batch: self.batch, ..no_run(self.what, note.clone()) };
-        self.measured.map_or(none, |measured| Run { note, ..measured.run(self.what) })
-    }
-}
-
 impl Tuner<'_> {
     /// Returns both ways; none if the user's batch keeps everything, is no batch of these data, or is that of several workers.
-    pub(super) fn plain_ways(&mut self, keeper: Option<&Ran>) -> Result<Vec<Way>, Error> {
+    pub(super) fn plain_ways(&mut self, keeper: Option<&Ran>) -> Result<Vec<Run>, Error> {
         let base = self.request.rate.base_batch;
         let range = self.workload.smallest_batch()..=self.workload.samples();
         if self.request.cluster.is_some() || !range.contains(&base) {
@@ -59,13 +37,13 @@ impl Tuner<'_> {
         Ok(vec![self.accumulated(keeper, base)?, self.recomputed(base)?])
     }
 
-    fn accumulated(&mut self, keeper: Option<&Ran>, base: u64) -> Result<Way, Error> {
+    fn accumulated(&mut self, keeper: Option<&Ran>, base: u64) -> Result<Run, Error> {
         let what = ACCUMULATED;
         let least = self.workload.smallest_batch();
         let most = self.keeps_all.unwrap_or(0).min(base / 2);
         let Some(part) = (least..=most).rev().find(|part| base.is_multiple_of(*part)) else {
             let note = format!("no part of {base} keeps everything within the budget");
-            return Ok(Way { what, batch: base, measured: None, note });
+            return Ok(Run { batch: base, ..no_run(what, Some(note)) });
         };
         let passes = base / part;
         let Planned { trace, schedule, .. } = self.kept(part)?;
@@ -80,19 +58,21 @@ impl Tuner<'_> {
             Some(known) => self.ran(plan, known.confirmed.clone()),
         };
         let note = format!("{passes} passes of {part} for an update of {base}, everything kept");
-        Ok(Way { what, batch: part, measured: Some(ran.measured), note })
+        Ok(Run { note: Some(note), ..ran.measured.run(what) })
     }
 
-    fn recomputed(&mut self, base: u64) -> Result<Way, Error> {
+    fn recomputed(&mut self, base: u64) -> Result<Run, Error> {
         let request = self.plan_request(Policy::Plimsoll);
         let allow = Allow { swap: false, ..request.allow };
-        let (measured, note) = match self.planned(self.trace(base)?, &PlanRequest { allow, ..request })? {
-            Err(witness) => (None, format!("it does not fit: {witness}")),
+        match self.planned(self.trace(base)?, &PlanRequest { allow, ..request })? {
+            Err(witness) => {
+                let note = format!("it does not fit: {witness}");
+                Ok(Run { batch: base, ..no_run(RECOMPUTED, Some(note)) })
+            }
             Ok(plan) => {
                 let note = "the fastest plan that was found without swapping".to_owned();
-                (Some(self.measure(plan)?.measured), note)
+                Ok(Run { note: Some(note), ..self.measure(plan)?.measured.run(RECOMPUTED) })
             }
-        };
-        Ok(Way { what: RECOMPUTED, batch: base, measured, note })
+        }
     }
 }

@@ -1,39 +1,13 @@
-//! The request that tuning answers.
+//! Batches that a request for a tuning allows.
 
 use crate::error::Error;
 use crate::measure::largest;
-use crate::request::{ClusterRequest, Objective, RateRequest, Searcher};
+use crate::request::{ClusterRequest, Objective, RateRequest, Searcher, TuneRequest};
 use crate::watch::Watch;
 use crate::workload::Workload;
-use plimsoll_ir::Bytes;
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::rate::learning_rate;
 use plimsoll_tuner::search::EQUAL;
-
-/// The request that tuning answers.
-#[derive(Clone, Debug)]
-pub struct TuneRequest {
-    /// Memory budget of the device.
-    pub budget: Bytes,
-    /// Search that chooses the batch.
-    pub search: Searcher,
-    /// Goal of the search.
-    pub objective: Objective,
-    /// Smallest batch to consider.
-    pub min_batch: u64,
-    /// Largest batch to consider.
-    pub max_batch: Option<u64>,
-    /// Workers that the batch is for; `None` for a single worker.
-    pub cluster: Option<ClusterRequest>,
-    /// Base point and rule of the learning rate.
-    pub rate: RateRequest,
-    /// Epochs of the planned training; the warm-up takes at most a tenth of them.
-    pub epochs: u64,
-    /// Command of the request, for the record.
-    pub command: String,
-    /// `true` to discard the study's contents, measurements included.
-    pub fresh: bool,
-}
 
 impl TuneRequest {
     /// Returns the least and most share by which an epoch may exceed the shortest and count as equal.
