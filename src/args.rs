@@ -12,8 +12,8 @@ pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs}
 pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
 pub use tuning::{AutoArgs, ClusterArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, NoiseArg, ObjectiveArg, OptimizerArg, PrecisionArg,
-    ReluArg, RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, ObjectiveArg, OptimizerArg, PrecisionArg, ReluArg,
+    RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
 };
 
 use crate::output::Format;
@@ -289,13 +289,8 @@ pub struct SearchArgs {
     /// Objective of the search for the batch
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub objective: ObjectiveArg,
-    /// Choose the samples of an update by goodput: throughput times the value of a sample, which falls as an update becomes
-    /// larger than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose
-    /// training measured it (see `run`). With --workers, also choose the passes of each worker in an update
-    #[arg(long, value_name = "NOISE")]
-    pub goodput: Option<NoiseArg>,
     /// Smallest batch to consider; by default the base batch, below which your learning rate is untried; with --workers the
-    /// base batch divided by them, with --global-batch or --goodput 1
+    /// base batch divided by them, with --global-batch 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
     /// Largest batch to consider

@@ -6,7 +6,7 @@
 //!
 //! Positional arguments, the inputs of a command, can be given on the line only.
 
-use crate::args::{Cli, Image, NoiseArg};
+use crate::args::{Cli, Image};
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -250,7 +250,6 @@ impl Kind {
             TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
             TypeId::of::<Image>(),
-            TypeId::of::<NoiseArg>(),
         ]) {
             Kind::Measure
         } else if is(&[TypeId::of::<BytesPerSecond>()]) {

@@ -37,16 +37,9 @@ fn a_training_is_the_same_file_on_any_number_of_workers() {
             assert_eq!(table[fact], expected, "{fact} of {workers}: {table}");
         }
         assert_eq!(table["learning_rate"], 0.04, "{table}");
-        (
-            folder,
-            [&table["noise_scale"], &table["noise_scale_error"]]
-                .map(|number| number.as_f64().expect("a number")),
-        )
+        folder
     });
-    let (all, noise): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     all.iter().for_each(|folder| assert!(state(folder) == state(&all[0])));
-    let noise_of_one = noise[0];
-    noise.iter().for_each(|noise| assert_eq!(*noise, noise_of_one));
     let accuracy = table(all[0].path(), line)["test_accuracy"].clone();
     assert!(accuracy.as_f64().expect("a share") > 0.3, "{accuracy}");
 }
@@ -314,118 +307,6 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         for key in ["learning_rate", "global_batch", "update_seconds", "busiest"] {
             assert_eq!(explained["explanation"][key], told[key], "{study}: {key}");
         }
-    }
-}
-
-/// Checks that goodput chooses the best of the curve, by the efficiency at this noise scale and a base batch of 32.
-#[track_caller]
-fn by_goodput(table: &serde_json::Value, noise: f64) -> [f64; 2] {
-    let curve = table["curve"].as_array().expect("lines");
-    let (mut best, mut chosen) = (0.0f64, [0.0; 2]);
-    for line in curve {
-        let [batch, global, efficiency] =
-            ["batch", "global_batch", "efficiency"].map(|key| number(line, key));
-        assert!((efficiency / ((noise + 32.0) / (noise + global)) - 1.0).abs() < 1e-9, "{line}");
-        let goodput = number(line, "goodput");
-        assert!((goodput / (number(line, "samples_per_second") * efficiency) - 1.0).abs() < 1e-9, "{line}");
-        best = best.max(goodput);
-        if batch == number(&table["choice"], "batch") {
-            chosen = [batch, global];
-            let [said, found] = [number(&table["choice"], "efficiency"), efficiency];
-            assert_eq!(said, found, "{line}");
-            assert!(number(&table["choice"], "goodput") >= goodput * 0.999, "{line}");
-        }
-    }
-    let [batch, _] = chosen;
-    let of_chosen = curve.iter().find(|line| number(line, "batch") == batch).expect("it is on the curve");
-    assert!(number(of_chosen, "goodput") >= 0.99 * best, "{of_chosen}, and {best} is possible");
-    chosen
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn goodput_chooses_how_large_an_update_is() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let alone = |study: &str, noise: f64| {
-        let table = tuned(folder.path(), study, &format!("--goodput {noise}"));
-        assert_eq!(number(&table["choice"], "noise_scale"), noise);
-        by_goodput(&table, noise)[0]
-    };
-    let (small, large) = (alone("small", 30.0), alone("large", 3000.0));
-    assert!(small < large, "{small} and {large}");
-    let cluster = |study: &str, noise: f64| {
-        let options = format!("--workers 4 --interconnect 1Gbit/s,30us --max-batch 64 --goodput {noise}");
-        let table = tuned(folder.path(), study, &options);
-        let [batch, global] = by_goodput(&table, noise);
-        assert_eq!(number(&table["workers"], "global_batch"), global);
-        assert_eq!(global, 4.0 * batch * number(&table["workers"], "passes"));
-        global
-    };
-    let (small, large) = (cluster("few", 30.0), cluster("many", 1e6));
-    assert!(small < 256.0 && large > 256.0, "{small} and {large}: only accumulation goes beyond 4 x 64");
-    for study in ["small", "large", "few", "many"] {
-        progress_is_compared(folder.path(), study);
-    }
-}
-
-/// Checks that a report compares settings by the worth of their samples.
-#[track_caller]
-fn progress_is_compared(folder: &Path, study: &str) {
-    let output = command(folder, &format!("report {study} --format json")).output().expect("it starts");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let settings = report["answer"]["settings"].as_array().expect("settings");
-    let of = |what: &str| settings.iter().find(|setting| setting["what"] == what).expect("a setting");
-    let goodput = |what: &str| number(of(what), "samples_per_second") * number(of(what), "efficiency");
-    let less = 100.0 * (1.0 - goodput("yours") / goodput("chosen"));
-    let headline = report["answer"]["headline"].as_str().expect("words");
-    let (way, percent) = if less >= 0.0 { ("less", less) } else { ("more", -less) };
-    let words = format!("the same progress takes {percent:.1} % {way} than with your batch of 32");
-    assert!(headline.contains(&words), "{study}: {words}: {headline}");
-}
-
-/// A noise scale is read from the training of a study.
-#[test]
-fn goodput_goes_by_what_a_training_measured() {
-    let folder = tempfile::tempdir().expect("a folder");
-    tuned(folder.path(), "trained", "--max-batch 64");
-    let line = "tune --network resnet20 --device k40 --budget 40MB --study other --goodput trained";
-    let says =
-        ["no training of trained has measured a noise scale", "plimsoll run trained --workers 2 --fresh"];
-    check(folder.path(), line, 2, &says);
-    let path = folder.path().join("trained/tuning.json");
-    let text = fs::read_to_string(&path).expect("a tuning");
-    let mut tuning: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    tuning["training"] = serde_json::json!({"iterations": 10, "iteration_seconds": 0.1, "between_seconds": 0.001,
-        "loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "test_samples": 10, "peak_bytes": 10, "global_batch": 128,
-        "noise_scale": {"samples": 120.5, "relative_error": 0.1, "batch_norm_over": 64}});
-    fs::write(&path, tuning.to_string()).expect("a file");
-    fs::remove_file(folder.path().join("trained/checksums.txt")).expect("it is there");
-    let table = tuned(folder.path(), "other", "--goodput trained");
-    by_goodput(&table, 120.5);
-    assert_eq!(number(&table["choice"], "noise_scale_batch"), 64.0);
-    let config = fs::read_to_string(folder.path().join("other/chosen.config.json")).expect("it was written");
-    assert!(config.contains("\"noise_scale\":120.5"), "{config}");
-    // `auto` finds this choice again, and no other.
-    let auto = "auto --network resnet20 --device k40 --budget 40MB --study other --goodput";
-    check(folder.path(), &format!("{auto} trained"), 0, &[]);
-    let says = ["the choice for another goal", "goodput at a noise scale of 120.5"];
-    check(folder.path(), &format!("{auto} 30"), 2, &says);
-}
-
-#[test]
-fn goodput_that_contradicts_what_else_is_asked_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let tune = "tune --network mlp --device k40 --study s --goodput";
-    for (options, says) in [
-        ("0", "a noise scale is a number of samples above 0"),
-        ("nowhere", "there is no folder nowhere"),
-        (
-            "30 --workers 4 --interconnect 1Gbit/s --global-batch 512",
-            "--goodput chooses the samples of an update",
-        ),
-        ("30 --search accudnn", "--goodput is for --search plimsoll"),
-    ] {
-        check(folder.path(), &format!("{tune} {options}"), 2, &[says]);
     }
 }
 

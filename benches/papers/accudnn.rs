@@ -11,8 +11,6 @@ use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::exchange::Workers;
 use plimsoll::tuner::policies::papers::accudnn::satisfies;
-use plimsoll::tuner::search::accudnn_batch;
-use std::convert::Infallible;
 
 pub const ACCUDNN: Policy = Policy::Accudnn { as_printed: false };
 
@@ -45,12 +43,10 @@ fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     let batch = subject.batch_once("algorithm 2", budget, || {
         let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
         let link = subject.link();
-        let Ok(found) = accudnn_batch(1, most, &|| false, &mut |batch| {
-            let trace = subject.trace(batch);
-            let holds = satisfies(&trace, budget, &link);
-            Ok::<_, Infallible>(holds.then(|| plan(&trace)).flatten())
-        });
-        found.map(|(batch, _)| batch)
+        (1..=most).rev().find(|batch| {
+            let trace = subject.trace(*batch);
+            satisfies(&trace, budget, &link) && plan(&trace).is_some()
+        })
     })?;
     let trace = subject.trace(batch);
     plan(&trace).map(|made| (trace, made))

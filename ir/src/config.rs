@@ -69,9 +69,6 @@ pub struct Config {
     /// Workers that it was chosen for; `None` for a single worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
-    /// Noise scale by which the update was chosen; `None` if each of its samples counted the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub goodput: Option<Goodput>,
     /// The learning rate and its origin.
     pub learning_rate: LearningRate,
     /// Figures predicted by the model.
@@ -100,19 +97,6 @@ pub struct Cluster {
     pub exchange_seconds: Seconds,
     /// Seconds of an update.
     pub update_seconds: Seconds,
-}
-
-/// The noise scale by which an update was chosen, and the resulting efficiency.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Goodput {
-    /// Gradient noise scale, in samples.
-    pub noise_scale: f64,
-    /// Samples over which batch norm normalised when it was measured, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch_norm_over: Option<u64>,
-    /// Value of a sample of an update, relative to one of the base batch.
-    pub efficiency: f64,
 }
 
 /// The learning rate and its origin.
@@ -202,10 +186,6 @@ impl Document for Config {
                 return fault("cluster", "an update has at least 1 pass, and takes time");
             }
             interconnect.validate("cluster.interconnect")?;
-        }
-        let above_zero = |number: f64| number.is_finite() && number > 0.0;
-        if self.goodput.is_some_and(|g| !above_zero(g.noise_scale) || !above_zero(g.efficiency)) {
-            return fault("goodput", "noise scale and efficiency are above 0");
         }
         if !is_rate(self.learning_rate.rate) {
             return fault("learning_rate.rate", NO_RATE);

@@ -159,12 +159,6 @@ pub struct Planned {
     pub recomputed_bytes: Option<Bytes>,
     /// Seconds of recompute.
     pub recomputing_seconds: Seconds,
-    /// Samples of an update, if efficiency was requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub global_batch: Option<u64>,
-    /// Value of a sample of such an update, relative to one of the base batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub efficiency: Option<f64>,
     /// One pass of all workers over the data; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch_seconds: Option<Seconds>,
@@ -182,9 +176,6 @@ pub struct Run {
     pub predicted: Option<Figures>,
     /// Measured figures.
     pub measured: Option<Figures>,
-    /// Value of a sample of its updates, relative to one of the base batch; `None` if not requested, or if equal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub efficiency: Option<f64>,
     /// Reason why it was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

@@ -514,15 +514,10 @@ fn configs_are_read_strictly() {
                 Some(json!(1)),
                 "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
                  `threads`, `link`, `paced`, `deterministic`, `precision`, `modelled`, `modelled_error`, `optimizer`, \
-                 `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, `learning_rate`, \
-                 `predicted`, `measured`",
+                 `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `learning_rate`, `predicted`, \
+                 `measured`",
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
-            (
-                "/goodput",
-                Some(json!({"noise_scale": 0.0, "efficiency": 1.0})),
-                "at goodput: noise scale and efficiency are above 0",
-            ),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
             ("/threads", Some(json!(0)), "at threads: there are 1 to 1024 compute threads"),
             ("/threads", Some(json!(-2)), "at threads: invalid value: integer `-2`, expected u32"),

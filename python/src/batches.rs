@@ -8,13 +8,8 @@ use crate::schedule::Schedule;
 use crate::trace::{Trace, link_of, plan_within};
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::{Bytes, Document, Seconds, trace};
-use plimsoll_study::tuning::counts_as_equal;
-use plimsoll_tuner::search::{
-    self, Planned, SearchError, SearchRequest, Sharing, frugal, largest, search, search_among,
-};
+use plimsoll_tuner::search::{self, EQUAL, Planned, SearchRequest, Sharing, frugal, largest, search};
 use plimsoll_tuner::{Earlier, Outcome, Plan};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -138,39 +133,54 @@ impl Batches {
             dataset: most.saturating_mul(64),
             least: 1,
             most,
+            among: Some(among).filter(|among| !among.is_empty()),
             keeps_all: largest(most, &mut { keeps })?,
-            within: counts_as_equal(0.0),
+            within: EQUAL,
             evaluations: EVALUATIONS,
-            stop: &|| false,
         };
-        let error_at = |_| error;
-        let mut plan_at = |batch, near: Option<&Planned>| {
-            let trace = self.trace_at(batch);
-            let from = near.map(Planned::earlier).transpose();
-            let from = from.map_err(|error| BadInput::new_err(error.to_string()))?;
-            let Some(plan) = plan(py, &trace, &limits, from.as_ref())? else { return Ok::<_, PyErr>(None) };
-            let makespan = simulate(&trace, &plan.schedule).makespan();
-            let schedule = plan.schedule.clone();
-            let sharing = sharing(&trace, plan, exchange)?;
-            let (log, carried) = (SearchLog::default(), from.is_some());
-            Ok(Some(Planned { trace, schedule, makespan, log, sharing, carried }))
-        };
-        let found = if among.is_empty() {
-            search(request, &error_at, &mut plan_at)
-        } else {
-            let among: Vec<u64> = among.into_iter().filter(|batch| *batch <= most).collect();
-            search_among(request, &among, &error_at, &mut plan_at)
-        };
-        match found {
-            Ok(found) => {
-                let chosen = found.choose(request.within, &error_at).candidate;
-                let others = found.ranked().into_iter().filter(|other| other.batch != chosen.batch);
-                Ok(std::iter::once(chosen).chain(others).map(|inner| Candidate { inner }).collect())
-            }
-            Err(SearchError::Caller(error)) => Err(error),
-            Err(SearchError::NoPlan { .. } | SearchError::Stopped) => Ok(Vec::new()),
-            Err(other) => Err(BadInput::new_err(other.to_string())),
+        let dataset = request.dataset;
+        let mut planner = Planner { batches: self, py, limits, error, exchange, dataset };
+        let found = search(request, &mut planner)?;
+        let Some(choice) = found.choose(&planner) else { return Ok(Vec::new()) };
+        let chosen = choice.plan.candidate;
+        let others = found.ranked().into_iter().filter(|other| other.batch != chosen.batch);
+        Ok(std::iter::once(chosen).chain(others).map(|inner| Candidate { inner }).collect())
+    }
+}
+
+/// Planner of a step at any batch size.
+struct Planner<'a, 'py> {
+    batches: &'a Batches,
+    py: Python<'py>,
+    limits: Limits,
+    /// Relative error of predictions.
+    error: f64,
+    /// Seconds that exchanging gradients adds to an iteration, by a Python function; without it there is a single rank.
+    exchange: Option<&'a Bound<'py, PyAny>>,
+    /// Samples in an epoch.
+    dataset: u64,
+}
+
+impl search::Batches for Planner<'_, '_> {
+    type Error = PyErr;
+
+    fn plan(&mut self, batch: u64, near: Option<&Planned>) -> PyResult<Option<Planned>> {
+        let trace = self.batches.trace_at(batch);
+        let from = near.map(Planned::earlier).transpose();
+        let from = from.map_err(|error| BadInput::new_err(error.to_string()))?;
+        let Some(plan) = plan(self.py, &trace, &self.limits, from.as_ref())? else { return Ok(None) };
+        let schedule = plan.schedule.clone();
+        let mut sharing = Sharing::ALONE;
+        if let Some(exchange) = self.exchange {
+            let seconds = exchange.call1((batch, Schedule::new(&trace, plan)?))?.extract()?;
+            sharing.exchange = Seconds(seconds);
         }
+        let plan = Planned::new(trace, schedule, sharing, self.dataset);
+        Ok(Some(Planned { carried: from.is_some(), ..plan }))
+    }
+
+    fn error(&self, _: u64) -> f64 {
+        self.error
     }
 }
 
@@ -236,9 +246,10 @@ pub fn choose(candidates: Vec<PyRef<'_, Candidate>>, seconds: Vec<f64>, scatter:
         .zip(&seconds)
         .map(|(candidate, seconds)| search::Candidate { epoch: Seconds(*seconds), ..candidate.inner })
         .collect();
+    let [least, most] = EQUAL;
     let shortest = measured.iter().map(|candidate| candidate.epoch).min_by(|a, b| a.0.total_cmp(&b.0));
     shortest
-        .and_then(|shortest| frugal(measured.iter(), shortest * (1.0 + counts_as_equal(scatter))))
+        .and_then(|shortest| frugal(&measured, shortest * (1.0 + scatter.clamp(least, most))))
         .map(|chosen| chosen.batch)
         .ok_or_else(|| BadInput::new_err("there is nothing to choose from"))
 }
@@ -274,13 +285,6 @@ fn plan(
         Outcome::Planned(plan) => Ok(Some(plan)),
         Outcome::Infeasible(_) => Ok(None),
     }
-}
-
-/// Returns the time that exchanging gradients adds to an iteration, by a Python function; without it there is a single rank.
-fn sharing(trace: &trace::Trace, plan: Plan, exchange: Option<&Bound<'_, PyAny>>) -> PyResult<Sharing> {
-    let Some(exchange) = exchange else { return Ok(Sharing::ALONE) };
-    let seconds = exchange.call1((trace.batch, Schedule::new(trace, plan)?))?.extract()?;
-    Ok(Sharing { exchange: Seconds(seconds), ..Sharing::ALONE })
 }
 
 impl Batches {

@@ -179,7 +179,7 @@ pub fn plan_within(
     host: Option<Bytes>,
     deadline: Option<Instant>,
     from: Option<&Earlier>,
-) -> (Result<Outcome, plimsoll_tuner::PlanError>, Option<PyErr>) {
+) -> (Result<Outcome, plimsoll_tuner::Error>, Option<PyErr>) {
     let signals = Signals::default();
     let expired = || signals.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let mut request = PlanRequest { from, ..PlanRequest::new(budget, link, Policy::Plimsoll) };

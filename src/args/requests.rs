@@ -4,28 +4,25 @@
 //! refused here.
 
 use super::values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, RuleArg, SearchArg,
-    ToolArg, ToolOptimizerArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, RuleArg, SearchArg, ToolArg,
+    ToolOptimizerArg,
 };
 use super::{
     ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, NetworkArgs, RateArgs, SearchArgs,
     StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
-use crate::files;
 use crate::interrupt;
 use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::schedule::{Duplex, Link};
-use plimsoll_ir::tuning::{NoiseScale, Tuning};
 use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{cores, cpu_options, of_processor};
 use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    ClusterRequest, DecayShape, GoodputRequest, NetworkRequest, Objective, RateRequest, Searcher,
-    TrainRequest, Workers,
+    ClusterRequest, DecayShape, NetworkRequest, Objective, RateRequest, Searcher, TrainRequest, TuneRequest,
+    Workers,
 };
-use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
 use plimsoll_tuner::rate::default_convexity;
 
@@ -141,49 +138,11 @@ impl SearchArgs {
     pub fn least(&self, rate: &RateArgs, cluster: Option<&ClusterRequest>) -> u64 {
         // The learning rate belongs to an update of all workers.
         let usual = match cluster {
-            _ if self.goodput.is_some() => 1,
             None => rate.base_batch,
             Some(ClusterRequest { global_batch: Some(_), .. }) => 1,
             Some(cluster) => rate.base_batch.div_ceil(cluster.workers),
         };
         self.min_batch.unwrap_or(usual)
-    }
-}
-
-impl SearchArgs {
-    /// Noise scale that values samples of an update; `None` if each counts the same.
-    pub fn goodput(&self, cluster: Option<&ClusterRequest>) -> Result<Option<GoodputRequest>, Error> {
-        let Some(noise) = &self.goodput else { return Ok(None) };
-        if cluster.is_some_and(|cluster| cluster.global_batch.is_some()) {
-            return Err(Error::usage(
-                "--goodput chooses the samples of an update, and --global-batch says how many",
-            )
-            .help("leave one of the two out"));
-        }
-        if self.search == SearchArg::Accudnn {
-            return Err(Error::usage(
-                "--goodput is for --search plimsoll: AccUDNN's asks for the largest batch",
-            )
-            .help("leave one of the two out"));
-        }
-        let folder = match noise {
-            NoiseArg::Samples(noise_scale) => {
-                return Ok(Some(GoodputRequest { noise_scale: *noise_scale, batch_norm_over: None }));
-            }
-            NoiseArg::Study(folder) => folder,
-        };
-        let tuning = Study::existing(folder)?.tuning();
-        let training = if tuning.exists() { files::read::<Tuning>(&tuning)?.training } else { None };
-        let NoiseScale { samples, batch_norm_over, .. } =
-            training.and_then(|training| training.noise_scale).ok_or_else(|| {
-                let folder = folder.display();
-                Error::usage(format_args!("no training of {folder} has measured a noise scale"))
-                    .help(format!(
-                        "updates of several batches show it, as with `plimsoll run {folder} --workers 2 --fresh`; or give a \
-                         number of samples"
-                    ))
-            })?;
-        Ok(Some(GoodputRequest { noise_scale: samples, batch_norm_over }))
     }
 }
 
@@ -323,7 +282,6 @@ pub fn tune_request(
 ) -> Result<TuneRequest, Error> {
     rate.are_sound(optimizer)?;
     let cluster = cluster.request()?;
-    let goodput = search.goodput(cluster.as_ref())?;
     Ok(TuneRequest {
         budget,
         search: search.search.into(),
@@ -331,7 +289,6 @@ pub fn tune_request(
         min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
         cluster,
-        goodput,
         rate: rate.request(optimizer),
         epochs,
         command: super::command_line(),
@@ -348,7 +305,6 @@ pub fn decides(
     optimizer: Optimizer,
 ) -> Result<Decides, Error> {
     let cluster = cluster.request()?;
-    let goodput = search.goodput(cluster.as_ref())?;
     Ok(Decides {
         budget: search.budget,
         host_memory: search.host_memory,
@@ -357,7 +313,6 @@ pub fn decides(
         min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
         cluster,
-        goodput,
         rate: rate.request(optimizer),
         train: train.request(optimizer, false, false)?,
     })
@@ -503,8 +458,6 @@ mod tests {
             "--host-memory 1GiB",
             "--search accudnn",
             "--objective fastest",
-            "--goodput 300",
-            "--goodput 400",
             "--min-batch 8",
             "--max-batch 64",
             "--base-batch 64",

@@ -45,25 +45,6 @@ pub enum ObjectiveArg {
     Fastest,
 }
 
-/// A gradient noise scale, or its source.
-#[derive(Clone, Debug, PartialEq)]
-pub enum NoiseArg {
-    /// In samples.
-    Samples(f64),
-    /// Folder of a study whose training has measured it.
-    Study(PathBuf),
-}
-
-impl FromStr for NoiseArg {
-    type Err = String;
-    fn from_str(text: &str) -> Result<NoiseArg, String> {
-        let Ok(samples) = text.parse::<f64>() else { return Ok(NoiseArg::Study(text.into())) };
-        let sound = samples.is_finite() && samples > 0.0;
-        let wanted = "a noise scale is a number of samples above 0, or the folder of a study whose training measured it";
-        sound.then_some(NoiseArg::Samples(samples)).ok_or_else(|| wanted.to_owned())
-    }
-}
-
 /// Duplex mode of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DuplexArg {

@@ -6,13 +6,13 @@ use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::{Cluster, Config, Goodput, LearningRate};
-use plimsoll_ir::tuning::Tuning;
+use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
+use plimsoll_ir::tuning::{Run, Tuning};
 use plimsoll_study::Error;
 use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
-use plimsoll_study::tuning::{Measured, Tuned, other_name};
+use plimsoll_study::tuning::Tuned;
 use plimsoll_tuner::rate;
-use plimsoll_tuner::search::Candidate;
+use plimsoll_tuner::search::moved;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
@@ -66,36 +66,18 @@ pub fn choice(tuned: &Tuned) -> Table {
     let rate = &config.learning_rate;
     let mut facts = head(config);
     facts.extend([
-        (
-            "keeper_batch",
-            "largest batch that keeps everything",
-            tuned.keeper.map(|k| k.candidate.batch).into(),
-        ),
+        ("keeper_batch", "largest batch that keeps everything", config.keeps_all.into()),
         ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
         ("why", "why", tuned.tuning.why.clone().into()),
         ("yours", "your own setting", yours(tuned).into()),
-        ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
+        ("placement", "placement", placement_in_words(&moved(&tuned.trace, &tuned.schedule)).into()),
         ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
     ]);
-    facts.extend(goodput(tuned));
     facts.extend([("refits", "refits of the model", tuned.refits().into())]);
     Table::facts("choice", facts)
-}
-
-/// Noise scale by which an update was chosen, and the result; empty if each sample counted the same.
-fn goodput(tuned: &Tuned) -> Facts {
-    let Some(Goodput { noise_scale, batch_norm_over, efficiency }) = tuned.config.goodput else {
-        return Facts::new();
-    };
-    vec![
-        ("noise_scale", "noise scale, in samples", Cell::Number(noise_scale, 0)),
-        ("noise_scale_batch", "with batch norm over", batch_norm_over.into()),
-        ("efficiency", "efficiency of samples", Cell::Share(efficiency)),
-        ("goodput", "goodput, samples/s", Cell::Number(tuned.chosen.goodput(), 0)),
-    ]
 }
 
 /// Description of the resource that is busy for most of an update.
@@ -193,17 +175,17 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
 
 /// Comparison with the base batch that keeps everything.
 fn yours(tuned: &Tuned) -> String {
-    let own = tuned.tuning.runs.iter().find(|run| run.what == "yours");
-    let (batch, note) = own.map_or((0, None), |run| (run.batch, run.note.as_deref()));
-    match (&tuned.yours, note) {
+    let run = |what: &str| tuned.tuning.runs.iter().find(|run| run.what == what);
+    let epoch = |run: &Run| run.measured.or(run.predicted).map(|figures| figures.epoch_seconds);
+    let Some(own) = run("yours") else { return "it was not run".to_owned() };
+    let batch = own.batch;
+    match (epoch(own), run("chosen").and_then(epoch)) {
         _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
-        (Some(yours), _) => {
-            let known = if yours.figures.is_some() { "measured" } else { "modelled" };
-            let how = longer(yours.progress() / tuned.chosen.progress());
-            let what = if tuned.config.goodput.is_some() { "the same progress" } else { "its epoch" };
-            format!("batch {batch}: {what} is {known} to take {how}")
+        (Some(yours), Some(chosen)) => {
+            let known = if own.measured.is_some() { "measured" } else { "modelled" };
+            format!("batch {batch}: its epoch is {known} to take {}", longer(yours / chosen))
         }
-        (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
+        _ => format!("batch {batch}: {}", own.note.as_deref().unwrap_or("it was not run")),
     }
 }
 
@@ -229,83 +211,61 @@ pub fn figures(tuned: &Tuned) -> Table {
             ("epoch_seconds", "epoch"),
         ],
     );
-    let mut add = |what: &str, measured: &Measured| {
-        let (candidate, figures) = (&measured.candidate, measured.figures);
-        let known = measured.known();
-        let whole = known.iteration_seconds + known.between_seconds;
+    let mut shown = Vec::new();
+    for Run { what, batch, predicted, measured, .. } in &tuned.tuning.runs {
+        let Some(predicted) = predicted else { continue };
+        // These two may be the choice itself.
+        if ["keeping everything", "yours"].contains(&what.as_str()) && shown.contains(batch) {
+            continue;
+        }
+        shown.push(*batch);
+        let known = measured.unwrap_or(*predicted);
+        let off = |f: Figures| Cell::Share(f.iteration_seconds / predicted.iteration_seconds - 1.0);
         table.rows.push(vec![
-            what.into(),
-            candidate.batch.into(),
-            candidate.iteration.into(),
-            figures.map(|f| f.iteration_seconds).into(),
-            figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
-            Cell::Share(measured.predicted_error),
-            Cell::Number(candidate.sharing.samples_per_second(candidate.batch, whole), 0),
+            what.as_str().into(),
+            (*batch).into(),
+            predicted.iteration_seconds.into(),
+            measured.map(|f| f.iteration_seconds).into(),
+            measured.map_or(Cell::None, off),
+            Cell::Share(predicted.relative_error),
+            Cell::Number(tuned.tuning.asked.samples as f64 / known.epoch_seconds.0, 0),
             known.peak_bytes.into(),
             known.epoch_seconds.into(),
         ]);
-    };
-    add("chosen", &tuned.chosen);
-    let mut shown = vec![tuned.chosen.candidate.batch];
-    for (what, measured) in [("keeping everything", &tuned.keeper), ("yours", &tuned.yours)] {
-        if let Some(measured) = measured.as_ref().filter(|m| !shown.contains(&m.candidate.batch)) {
-            add(what, measured);
-            shown.push(measured.candidate.batch);
-        }
-    }
-    for way in &tuned.ways {
-        way.measured.iter().for_each(|measured| add(way.what, measured));
-    }
-    if let Some(other) = &tuned.other {
-        add(other_name(tuned.search), other);
     }
     table.chosen(Some(0))
 }
 
-/// The whole curve as predicted; with goodput, including the value of an update's samples.
+/// The whole curve as predicted.
 fn curve(tuned: &Tuned) -> Table {
-    let by_goodput = tuned.config.goodput.is_some();
-    let mut columns =
-        vec![("batch", "batch"), ("iteration_seconds", "iteration"), ("epoch_seconds", "epoch")];
-    if by_goodput {
-        columns.extend([
-            ("global_batch", "global batch"),
-            ("samples_per_second", "samples/s"),
-            ("efficiency", "efficiency"),
-            ("goodput", "goodput"),
+    let mut table = Table::new(
+        "curve",
+        &[
+            ("batch", "batch"),
+            ("iteration_seconds", "iteration"),
+            ("epoch_seconds", "epoch"),
+            ("peak_bytes", "peak"),
+            ("at_peak_bytes", "feature maps at peak"),
+            ("offloaded_bytes", "swapped"),
+            ("swapping_seconds", "swapping"),
+            ("recomputed_bytes", "recomputed"),
+            ("recomputing_seconds", "recomputing"),
+        ],
+    );
+    let candidates = tuned.tuning.rounds.last().map(|round| round.candidates.as_slice()).unwrap_or_default();
+    for candidate in candidates {
+        table.rows.push(vec![
+            candidate.batch.into(),
+            candidate.iteration_seconds.into(),
+            candidate.epoch_seconds.into(),
+            candidate.peak_bytes.into(),
+            candidate.at_peak_bytes.into(),
+            candidate.offloaded_bytes.into(),
+            candidate.swapping_seconds.into(),
+            candidate.recomputed_bytes.into(),
+            candidate.recomputing_seconds.into(),
         ]);
     }
-    columns.extend([
-        ("peak_bytes", "peak"),
-        ("at_peak_bytes", "feature maps at peak"),
-        ("offloaded_bytes", "swapped"),
-        ("swapping_seconds", "swapping"),
-        ("recomputed_bytes", "recomputed"),
-        ("recomputing_seconds", "recomputing"),
-    ]);
-    let mut table = Table::new("curve", &columns);
-    for candidate in &tuned.curve {
-        let Candidate { batch, iteration, between, sharing, .. } = *candidate;
-        let mut row: Vec<Cell> = vec![batch.into(), iteration.into(), candidate.epoch.into()];
-        if by_goodput {
-            let whole = iteration + between;
-            row.extend([
-                (sharing.iterations * batch).into(),
-                Cell::Number(sharing.samples_per_second(batch, whole), 0),
-                Cell::Share(sharing.efficiency),
-                Cell::Number(sharing.goodput(batch, whole), 0),
-            ]);
-        }
-        row.extend([
-            candidate.peak.into(),
-            candidate.moved.at_peak.into(),
-            candidate.moved.offloaded.into(),
-            candidate.moved.swapping.into(),
-            candidate.moved.recomputed.into(),
-            candidate.moved.recomputing.into(),
-        ]);
-        table.rows.push(row);
-    }
-    let batch = tuned.chosen.candidate.batch;
-    table.chosen(tuned.curve.iter().position(|candidate| candidate.batch == batch))
+    let batch = tuned.config.batch;
+    table.chosen(candidates.iter().position(|candidate| candidate.batch == batch))
 }

@@ -9,9 +9,6 @@ use plimsoll_ir::Bytes;
 use plimsoll_networks::NetworkError;
 use plimsoll_profiler::ProfileError;
 use plimsoll_runtime::{self as runtime, GroupError, Instead, MemoryKind};
-use plimsoll_tuner::PlanError;
-use plimsoll_tuner::model::{FitError, UnknownOp};
-use plimsoll_tuner::rate::RateError;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -162,14 +159,14 @@ impl From<NetworkError> for Error {
     }
 }
 
-impl From<PlanError> for Error {
-    fn from(error: PlanError) -> Error {
-        let ours = Error::usage(&error);
-        match error {
-            PlanError::Unrelated { .. } => ours.help("leave --from out, so that the plan is made anew"),
-            PlanError::Lowering { .. } | PlanError::Invalid { .. } => Error { kind: Kind::Internal, ..ours },
-            _ => ours,
-        }
+impl From<plimsoll_tuner::Error> for Error {
+    fn from(error: plimsoll_tuner::Error) -> Error {
+        let kind = match error.kind {
+            plimsoll_tuner::Kind::Usage => Kind::Usage,
+            plimsoll_tuner::Kind::Internal => Kind::Internal,
+        };
+        let ours = Error::new(kind, &error);
+        Error { help: error.help.map(str::to_owned), ..ours }
     }
 }
 
@@ -191,24 +188,6 @@ impl From<ProfileError> for Error {
             ProfileError::Unusable(_) => Kind::Usage,
         };
         Error::new(kind, error)
-    }
-}
-
-impl From<FitError> for Error {
-    fn from(error: FitError) -> Error {
-        Error::usage(error)
-    }
-}
-
-impl From<UnknownOp> for Error {
-    fn from(error: UnknownOp) -> Error {
-        Error::usage(error)
-    }
-}
-
-impl From<RateError> for Error {
-    fn from(error: RateError) -> Error {
-        Error::usage(error)
     }
 }
 

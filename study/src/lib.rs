@@ -1,6 +1,6 @@
 //! The job: measure a network and a machine, tune, train and report, with a study's folder that keeps all results.
 //!
-//! Everything here is a plain value or a call. A request describes the job ([`request`], [`tuning::TuneRequest`]). A job
+//! Everything here is a plain value or a call. A request describes the job ([`request`]). A job
 //! reports progress through a [`Watch`], keeps its results in a [`Study`], and fails with an [`Error`]. This crate prints
 //! nothing, reads no command line and never exits, so a command line, a Python package and a worker can all use it.
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ use crate::device::Setup;
 use crate::error::Error;
 use crate::measure::in_words;
 use crate::network_workload::NetworkWorkload;
-use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher, TrainRequest};
+use crate::request::{ClusterRequest, Objective, RateRequest, Searcher, TrainRequest};
 use plimsoll_ir::checksum::Checksum;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Precision};
@@ -42,8 +42,6 @@ pub struct Decides {
     pub max_batch: Option<u64>,
     /// Workers that the batch is for; `None` for a single worker.
     pub cluster: Option<ClusterRequest>,
-    /// Noise scale that weighs the samples of an update.
-    pub goodput: Option<GoodputRequest>,
     /// Relation of the learning rate to the batch.
     pub rate: RateRequest,
     /// Settings of the training.
@@ -106,18 +104,8 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
 /// Returns the options that affect the result, with their values. Each new field of a request must be taken in or left out
 /// here.
 fn options(request: &Decides) -> Vec<String> {
-    let Decides {
-        budget: _,
-        host_memory,
-        search,
-        objective,
-        min_batch,
-        max_batch,
-        cluster,
-        goodput,
-        rate,
-        train,
-    } = request;
+    let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, cluster, rate, train } =
+        request;
     let RateRequest { base_batch, base_rate, rule } = rate;
     // `workers` is left out: any number of workers uses the same study.
     let TrainRequest {
@@ -140,7 +128,6 @@ fn options(request: &Decides) -> Vec<String> {
         format!("least batch {min_batch}"),
         format!("largest batch {max_batch:?}"),
         format!("cluster {cluster:?}"),
-        format!("goodput {goodput:?}"),
         format!("base batch {base_batch}"),
         format!("base rate {base_rate}"),
         format!("rate rule {rule:?}"),

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::folder::Study;
 use crate::request::{ClusterRequest, NetworkRequest};
 use crate::watch::Watch;
-use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
+use crate::workload::{About, SEED, UNMEASURED, Workload};
 use plimsoll_ir::exchange::{Exchange, Form, NCCL_PIECE_BYTES, Overlap, PIECE_BYTES};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
@@ -33,6 +33,7 @@ use plimsoll_runtime::{
     TrainingPlan,
 };
 use plimsoll_tuner::exchange::{Workers, exchange};
+use plimsoll_tuner::search::Confirmed;
 use plimsoll_tuner::{Outcome, Policy};
 use std::sync::Once;
 

@@ -2,7 +2,7 @@
 
 use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::exchange::Interconnect;
-use plimsoll_ir::{Seconds, UpdateRule};
+use plimsoll_ir::{Bytes, Seconds, UpdateRule};
 use std::path::PathBuf;
 
 /// Network, and its input shape.
@@ -83,13 +83,29 @@ impl ClusterRequest {
     }
 }
 
-/// Goodput settings: the worth of its samples also decides which update is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GoodputRequest {
-    /// Gradient noise scale, in samples; above 0.
-    pub noise_scale: f64,
-    /// Samples over which batch norm normalised when the scale was measured, if known.
-    pub batch_norm_over: Option<u64>,
+/// The request that tuning answers.
+#[derive(Clone, Debug)]
+pub struct TuneRequest {
+    /// Memory budget of the device.
+    pub budget: Bytes,
+    /// Search that chooses the batch.
+    pub search: Searcher,
+    /// Goal of the search.
+    pub objective: Objective,
+    /// Smallest batch to consider.
+    pub min_batch: u64,
+    /// Largest batch to consider.
+    pub max_batch: Option<u64>,
+    /// Workers that the batch is for; `None` for a single worker.
+    pub cluster: Option<ClusterRequest>,
+    /// Base point and rule of the learning rate.
+    pub rate: RateRequest,
+    /// Epochs of the planned training; the warm-up takes at most a tenth of them.
+    pub epochs: u64,
+    /// Command of the request, for the record.
+    pub command: String,
+    /// `true` to discard the study's contents, measurements included.
+    pub fresh: bool,
 }
 
 /// Decay of the rate during training.

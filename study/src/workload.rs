@@ -10,13 +10,12 @@ use crate::request::ClusterRequest;
 use crate::watch::Watch;
 use plimsoll_ir::exchange::Exchange;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::{BatchSamples, Profile};
+use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision, Seconds};
-use plimsoll_tuner::search::largest;
+use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision};
+use plimsoll_tuner::search::{Confirmed, largest};
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan_with_log};
 
 /// Link rate for schedules that only have to fit, before the link is measured; the order of naive swapping's commands is the
@@ -50,24 +49,6 @@ pub struct About {
 
 /// Seed of the parameters and the order of the data while a plan is run to be measured.
 pub(crate) const SEED: u64 = 1;
-
-/// Measured results of a plan.
-pub struct Confirmed {
-    /// Seconds of an undisturbed iteration.
-    pub iteration: Seconds,
-    /// Typical deviation of single iterations from their median, as a share of it.
-    pub scatter: f64,
-    /// Median time between two iterations.
-    pub between: Seconds,
-    /// Samples that would correct the model.
-    pub samples: BatchSamples,
-    /// Timeline of a typical iteration that was timed.
-    pub timeline: Timeline,
-    /// Resident bytes and pool that were allocated.
-    pub peak: Bytes,
-    /// Share of the measured iterations in which other processes had the processors.
-    pub taken_by_others: f64,
-}
 
 /// The subject of tuning. The provided methods follow from the required ones.
 pub trait Workload {

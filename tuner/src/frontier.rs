@@ -9,7 +9,7 @@
 //! This file deliberately neither plans, which the caller does, nor improves the policies of the papers.
 
 use crate::bound::{lower_bound_within, unbeatable};
-use crate::request::{Outcome, Plan, PlanError, PlanRequest, Status};
+use crate::request::{Outcome, Plan, Error, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
 
@@ -43,12 +43,8 @@ pub fn budgets(trace: &Trace, count: u32) -> Vec<Bytes> {
 ///
 /// # Errors
 ///
-/// [`PlanError::Invalid`] if a plan was not valid in the first place.
-pub fn carry(
-    trace: &Trace,
-    request: &PlanRequest<'_>,
-    mut points: Vec<Point>,
-) -> Result<Vec<Point>, PlanError> {
+/// [`Error`] if a plan was not valid in the first place.
+pub fn carry(trace: &Trace, request: &PlanRequest<'_>, mut points: Vec<Point>) -> Result<Vec<Point>, Error> {
     points.sort_by_key(|point| point.budget);
     let mut limit = f64::INFINITY;
     let chosen: Vec<Option<usize>> =
@@ -87,12 +83,12 @@ fn stamp(
     budget: Bytes,
     plan: &Plan,
     own: Option<&Plan>,
-) -> Result<Outcome, PlanError> {
+) -> Result<Outcome, Error> {
     let mut plan = plan.clone();
     plan.schedule.budget_bytes = budget;
-    check::check(trace, &plan.schedule).map_err(|violation| PlanError::Invalid {
-        policy: request.policy,
-        violation: violation.to_string(),
+    check::check(trace, &plan.schedule).map_err(|violation| {
+        let policy = request.policy;
+        Error::internal(format_args!(": policy {policy} made a schedule that is not valid: {violation}"))
     })?;
     let PlanRequest { link, allow, limits, .. } = request;
     plan.bound = match own {

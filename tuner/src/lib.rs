@@ -15,7 +15,6 @@ mod compact;
 mod decide;
 pub mod exchange;
 pub mod frontier;
-pub mod goodput;
 mod iteration;
 mod levels;
 pub mod model;
@@ -35,6 +34,6 @@ pub use iteration::earlier::Earlier;
 pub use place::address;
 pub use plan::{plan, plan_by_control, plan_with_log};
 pub use request::{
-    Algorithms, Allow, Layers, Layrub, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage,
-    Status, Trick, Tricks, UnknownPolicy, Witness,
+    Algorithms, Allow, Error, Kind, Layers, Layrub, Limits, Outcome, Plan, PlanRequest, Policy, Shortage,
+    Status, Trick, Tricks, Witness,
 };

@@ -5,12 +5,18 @@
 use crate::bound::least_hosted;
 use crate::policies;
 use crate::policies::papers::dqn::Control;
-use crate::request::{LATENCY_MAX, Outcome, PlanError, PlanRequest, RATE_MIN, Shortage, Witness};
+use crate::request::{Error, Outcome, PlanRequest, Shortage, Witness};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Document, OpId};
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId};
 
-fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanError> {
+/// Lowest rate at which times of transfers can be computed.
+const RATE_MIN: f64 = BytesPerSecond::LEAST.0;
+
+/// Highest latency.
+const LATENCY_MAX: f64 = 1e20;
+
+fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), Error> {
     trace.validate()?;
     let link = &request.link;
     let rates = [
@@ -20,11 +26,14 @@ fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanErr
     ];
     for (what, value, sense) in rates {
         if !sense.contains(&value) {
-            return Err(PlanError::Link { what, value });
+            return Err(Error::usage(format_args!(
+                "the link's {what} is {value}; a rate is a number from {RATE_MIN:e} bytes per second on, a latency one from 0 \
+                 to {LATENCY_MAX:e} seconds"
+            )));
         }
     }
     if request.budget.0 > 1 << 62 {
-        return Err(PlanError::Budget(request.budget));
+        return Err(Error::usage(format_args!("a budget of {} is more than 2^62 bytes", request.budget)));
     }
     Ok(())
 }
@@ -54,7 +63,7 @@ fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
 ///
 /// # Errors
 ///
-/// [`PlanError`] for an invalid trace or link, and for bugs in this crate; a budget that nothing fits is no error but
+/// [`Error`] for an invalid trace or link, and for bugs in this crate; a budget that nothing fits is no error but
 /// [`Outcome::Infeasible`].
 ///
 /// ```
@@ -77,7 +86,7 @@ fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
+pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, Error> {
     Ok(plan_with_log(trace, request)?.0)
 }
 
@@ -86,7 +95,7 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
 /// # Errors
 ///
 /// Errors of [`plan`].
-pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), Error> {
     plan_by(trace, request, policies::decide)
 }
 
@@ -100,15 +109,15 @@ pub fn plan_by_control(
     trace: &Trace,
     request: &PlanRequest<'_>,
     control: Control,
-) -> Result<(Outcome, SearchLog), PlanError> {
+) -> Result<(Outcome, SearchLog), Error> {
     plan_by(trace, request, |trace, request| policies::control(trace, request, control))
 }
 
 fn plan_by(
     trace: &Trace,
     request: &PlanRequest<'_>,
-    decide: impl Fn(&Trace, &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError>,
-) -> Result<(Outcome, SearchLog), PlanError> {
+    decide: impl Fn(&Trace, &PlanRequest<'_>) -> Result<(Outcome, SearchLog), Error>,
+) -> Result<(Outcome, SearchLog), Error> {
     check_request(trace, request)?;
     if let Some(witness) = hopeless(trace, request) {
         return Ok((Outcome::Infeasible(witness), SearchLog::default()));

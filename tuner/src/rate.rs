@@ -18,49 +18,8 @@
 //!
 //! This file deliberately neither uses gradients or losses nor promises a final accuracy.
 
+use crate::request::Error;
 use plimsoll_ir::config::{Config, LearningRate, LearningRateRule, is_rate};
-
-/// Reason why there is no learning rate.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum RateError {
-    /// A batch of no samples.
-    #[error("a batch has at least 1 sample; got {batch} with base batch {base_batch}")]
-    EmptyBatch {
-        /// Requested batch.
-        batch: u64,
-        /// Batch of the base point.
-        base_batch: u64,
-    },
-    /// The base rate is not above 0, or training cannot compute with it.
-    #[error(
-        "the base learning rate is {rate:?}; it must be above 0, and f32 must hold it: from 1.2e-38 to 3.4e38"
-    )]
-    BaseRate {
-        /// Given rate.
-        rate: f64,
-    },
-    /// Training cannot compute with the resulting rate.
-    #[error(
-        "the learning rate at batch {batch} is {rate:?}, which f32 does not hold; choose another base rate"
-    )]
-    Rate {
-        /// Requested batch.
-        batch: u64,
-        /// Resulting rate.
-        rate: f64,
-    },
-    /// c is outside (0, 1 / base rate).
-    #[error(
-        "the convexity c is {convexity}; eq. (9) needs 0 < c < 1 / base rate = {ceiling}; a smaller c is closer to \
-         the linear rule"
-    )]
-    Convexity {
-        /// Given convexity.
-        convexity: f64,
-        /// 1 / base rate.
-        ceiling: f64,
-    },
-}
 
 /// Limit of eq. (9) as the batch grows, in base rates, with [`default_convexity`].
 pub const CEILING_IN_BASE_RATES: f64 = 32.0;
@@ -93,7 +52,7 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
 }
 
 /// Returns the learning rate of an update of all workers that a config was chosen for, with its samples.
-pub fn rate_of_update(config: &Config) -> Result<(f64, u64), RateError> {
+pub fn rate_of_update(config: &Config) -> Result<(f64, u64), Error> {
     let LearningRate { rate, rule, base_batch, base_rate, .. } = config.learning_rate;
     let Some(cluster) = config.cluster else { return Ok((rate, config.batch)) };
     Ok((learning_rate(rule, base_batch, base_rate, cluster.global_batch)?, cluster.global_batch))
@@ -106,23 +65,28 @@ pub fn learning_rate(
     base_batch: u64,
     base_rate: f64,
     batch: u64,
-) -> Result<f64, RateError> {
+) -> Result<f64, Error> {
     if batch == 0 || base_batch == 0 {
-        return Err(RateError::EmptyBatch { batch, base_batch });
+        return Err(Error::usage(format_args!(
+            "a batch has at least 1 sample; got {batch} with base batch {base_batch}"
+        )));
     }
     if !is_rate(base_rate) {
-        return Err(RateError::BaseRate { rate: base_rate });
+        return Err(Error::usage(format_args!(
+            "the base learning rate is {base_rate:?}; it must be above 0, and f32 must hold it: from 1.2e-38 to 3.4e38"
+        )));
     }
     let rate = follows(rule, (base_batch, base_rate), batch)?;
-    if is_rate(rate) { Ok(rate) } else { Err(RateError::Rate { batch, rate }) }
+    if is_rate(rate) {
+        return Ok(rate);
+    }
+    Err(Error::usage(format_args!(
+        "the learning rate at batch {batch} is {rate:?}, which f32 does not hold; choose another base rate"
+    )))
 }
 
 /// Returns the rate before the check that training can compute with it.
-fn follows(
-    rule: LearningRateRule,
-    (base_batch, base_rate): (u64, f64),
-    batch: u64,
-) -> Result<f64, RateError> {
+fn follows(rule: LearningRateRule, (base_batch, base_rate): (u64, f64), batch: u64) -> Result<f64, Error> {
     let q = batch as f64 / base_batch as f64;
     match rule {
         LearningRateRule::Accudnn { convexity: c }
@@ -135,7 +99,11 @@ fn follows(
         LearningRateRule::Accudnn { convexity: c } => {
             // NaN fails both comparisons.
             if !(c > 0.0 && base_rate * c < 1.0) {
-                return Err(RateError::Convexity { convexity: c, ceiling: 1.0 / base_rate });
+                let ceiling = 1.0 / base_rate;
+                return Err(Error::usage(format_args!(
+                    "the convexity c is {c}; eq. (9) needs 0 < c < 1 / base rate = {ceiling}; a smaller c is closer to the \
+                     linear rule"
+                )));
             }
             // Written so that nothing cancels at small c; if it is even smaller, the linear rule is the same number.
             let small = base_rate * c * q.max(1.0) < 1e-15;
@@ -199,17 +167,17 @@ mod tests {
 
     #[test]
     fn invalid_input_is_named() {
-        assert_eq!(learning_rate(Linear, 0, 0.1, 4), Err(RateError::EmptyBatch { batch: 4, base_batch: 0 }));
-        assert_eq!(learning_rate(Linear, 4, 0.1, 0), Err(RateError::EmptyBatch { batch: 0, base_batch: 4 }));
+        let refused = |rule, base_batch, base_rate, batch, words: &str| {
+            let error = learning_rate(rule, base_batch, base_rate, batch).expect_err(words);
+            assert!(error.message.contains(words), "{error}");
+        };
+        refused(Linear, 0, 0.1, 4, "got 4 with base batch 0");
+        refused(Linear, 4, 0.1, 0, "got 0 with base batch 4");
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(
-                matches!(learning_rate(SquareRoot, 1, rate, 1), Err(RateError::BaseRate { .. })),
-                "{rate}"
-            );
+            refused(SquareRoot, 1, rate, 1, "the base learning rate is");
         }
         for convexity in [0.0, -1.0, 10.0, 11.0, f64::NAN, f64::INFINITY] {
-            let got = learning_rate(Accudnn { convexity }, 1, 0.1, 2);
-            assert!(matches!(got, Err(RateError::Convexity { .. })), "{convexity}: {got:?}");
+            refused(Accudnn { convexity }, 1, 0.1, 2, "the convexity c is");
         }
     }
 

@@ -12,82 +12,141 @@
 //! The shortest epoch alone is the wrong goal if differences are noise: a batch that swaps 20 GiB in each iteration may promise
 //! 0.1 % over one that swaps nothing. So among the batch sizes whose epoch is within a share of the shortest, the choice is the
 //! one that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes the
-//! shortest.
-//!
-//! If the value of samples depends on the size of an update ([`crate::goodput`]), epochs count by the time of equal progress.
+//! shortest. The share grows with the scatter of the choice's run ([`Search::confirm`]).
 //!
 //! The quotient is a real number, as in the paper, although a last batch that is not full is dropped and an epoch really runs
 //! floor(dataset / k) iterations: with the floor in the objective, the batch that throws the most samples away would win.
 //!
-//! [`accudnn_batch`] is the search of AccUDNN itself (Algorithm 2), and [`largest`] finds the largest batch with a property that
-//! smaller batches share: that it can be trained, that everything is kept.
+//! [`largest`] finds the largest batch with a property that smaller batches share: that it can be trained, that everything is
+//! kept.
 //!
-//! This file deliberately neither builds traces, nor plans, nor runs anything. The caller passes in closures.
+//! This file deliberately neither builds traces, nor plans, nor runs anything: [`Batches`] does.
 
 use crate::iteration::earlier::Earlier;
-use crate::request::PlanError;
+use crate::request::Error;
+use plimsoll_ir::profile::BatchSamples;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Training step that can be planned at any batch size, and run if its device is present.
+pub trait Batches {
+    /// Failure of the planner or of a run.
+    type Error;
+
+    /// Returns the plan of a batch size; `None` if no plan fits. If the plan of a nearby batch size is given, a plan adapted from
+    /// it suffices; else the plan must be independent, that is not [`Planned::carried`].
+    fn plan(&mut self, batch: u64, near: Option<&Planned>) -> Result<Option<Planned>, Self::Error>;
+
+    /// Runs a plan until the time of an iteration is known; `None` if nothing can run here.
+    fn run(&mut self, _: &Planned) -> Result<Option<Confirmed>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Returns the relative error of the predicted time at a batch size.
+    fn error(&self, batch: u64) -> f64;
+
+    /// Returns `true` to end the search with its present result: a deadline, or the user's Ctrl-C.
+    fn stops(&self) -> bool {
+        false
+    }
+}
+
+/// Least and most share by which an epoch may exceed the shortest and count as equal; in between, the scatter of measurements
+/// decides.
+pub const EQUAL: [f64; 2] = [0.01, 0.03];
 
 /// Range and limits of the search.
-#[derive(Clone, Copy)]
-pub struct SearchRequest<'a> {
+#[derive(Clone, Debug)]
+pub struct SearchRequest {
     /// Samples in an epoch, at least 1.
     pub dataset: u64,
     /// Smallest batch to consider, at least 1; a smaller one would change the user's recipe.
     pub least: u64,
     /// Largest batch to consider, such as the largest trainable one; never more than the dataset has samples.
     pub most: u64,
+    /// Only batches to consider, such as those that divide a fixed batch, in the order in which they are planned; `None` for the
+    /// whole range.
+    pub among: Option<Vec<u64>>,
     /// Largest batch that keeps everything on the device; `None` if not even one sample does. Considered if it is at least
     /// `least`.
     pub keeps_all: Option<u64>,
-    /// Epochs that are longer than the shortest by at most this share count as equal to it; 0 if every difference counts.
-    pub within: f64,
+    /// Least and most share by which an epoch may exceed the shortest and count as equal, such as [`EQUAL`]; 0 if every difference
+    /// counts.
+    pub within: [f64; 2],
     /// Maximum number of batch sizes planned.
     pub evaluations: usize,
-    /// Returns `true` to end the search with its present result: a deadline, or the user's Ctrl-C.
-    pub stop: &'a dyn Fn() -> bool,
 }
 
-/// Plan at one batch size, as returned by the caller's planner.
-#[derive(Clone)]
+/// Plan at one batch size.
+#[derive(Clone, Debug)]
 pub struct Planned {
     /// Trace, with seconds.
     pub trace: Trace,
     /// Schedule of the plan.
     pub schedule: Schedule,
-    /// Makespan by `simulate`.
-    pub makespan: Seconds,
+    /// Point of the curve.
+    pub candidate: Candidate,
     /// Log of the planner's search.
     pub log: SearchLog,
-    /// Division of an update of such iterations among workers.
-    pub sharing: Sharing,
+    /// Seconds of planning.
+    pub planning: Seconds,
     /// `true` if adapted from the plan of a different batch size: an independent plan may be faster.
     pub carried: bool,
 }
 
-/// Returns the plan of a batch size; `None` if no plan fits. If the plan of a nearby batch size is given, a plan adapted from it
-/// suffices; else the plan must be independent, that is not [`Planned::carried`].
-pub type PlanAt<'a, E> = dyn FnMut(u64, Option<&Planned>) -> Result<Option<Planned>, E> + 'a;
-
 impl Planned {
+    /// Returns an independent plan for an epoch of `dataset` samples, without a log.
+    pub fn new(trace: Trace, schedule: Schedule, sharing: Sharing, dataset: u64) -> Planned {
+        let (batch, iteration) = (trace.batch, simulate(&trace, &schedule).makespan());
+        let candidate = Candidate {
+            batch,
+            iteration,
+            compute: trace.fastest_seconds(),
+            between: Seconds::ZERO,
+            sharing,
+            epoch: sharing.epoch(dataset, batch, iteration),
+            peak: trace.resident_bytes + schedule.pool_bytes,
+            moved: moved(&trace, &schedule),
+        };
+        let (log, planning, carried) = (SearchLog::default(), Seconds::ZERO, false);
+        Planned { trace, schedule, candidate, log, planning, carried }
+    }
+
     /// Returns the decisions from which plans of other batch sizes can be made.
     ///
     /// # Errors
     ///
     /// Errors of [`Earlier::new`].
-    pub fn earlier(&self) -> Result<Earlier, PlanError> {
+    pub fn earlier(&self) -> Result<Earlier, Error> {
         Earlier::new(&self.trace, &self.schedule)
     }
 }
 
-/// Division of an update's iterations among workers, the cost of their exchange (Δ of AccUDNN eq. (3)), and the value of its
-/// samples.
+/// Measured results of a plan.
+#[derive(Clone, Debug)]
+pub struct Confirmed {
+    /// Seconds of an undisturbed iteration.
+    pub iteration: Seconds,
+    /// Typical deviation of single iterations from their median, as a share of it.
+    pub scatter: f64,
+    /// Median time between two iterations.
+    pub between: Seconds,
+    /// Samples that would correct the model.
+    pub samples: BatchSamples,
+    /// Timeline of a typical iteration that was timed.
+    pub timeline: Timeline,
+    /// Resident bytes and pool that were allocated.
+    pub peak: Bytes,
+    /// Share of the measured iterations in which other processes had the processors.
+    pub taken_by_others: f64,
+}
+
+/// Division of an update's iterations among workers, and the cost of their exchange (Δ of AccUDNN eq. (3)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharing {
     /// Iterations of all workers together, at least 1.
@@ -98,19 +157,12 @@ pub struct Sharing {
     pub repeated: Seconds,
     /// Seconds of an update in addition to its passes.
     pub exchange: Seconds,
-    /// Value of a sample of such an update ([`crate::goodput::efficiency`]); 1 if that is not considered.
-    pub efficiency: f64,
 }
 
 impl Sharing {
     /// One worker, which updates in each iteration.
-    pub const ALONE: Sharing = Sharing {
-        iterations: 1,
-        passes: 1,
-        repeated: Seconds::ZERO,
-        exchange: Seconds::ZERO,
-        efficiency: 1.0,
-    };
+    pub const ALONE: Sharing =
+        Sharing { iterations: 1, passes: 1, repeated: Seconds::ZERO, exchange: Seconds::ZERO };
 
     /// Returns the seconds of an update, given those of an iteration with the time until the next.
     pub fn update(&self, iteration: Seconds) -> Seconds {
@@ -121,16 +173,6 @@ impl Sharing {
     pub fn epoch(&self, samples: u64, batch: u64, iteration: Seconds) -> Seconds {
         self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
     }
-
-    /// Returns the samples per second of all workers.
-    pub fn samples_per_second(&self, batch: u64, iteration: Seconds) -> f64 {
-        self.iterations as f64 * batch as f64 / self.update(iteration).0
-    }
-
-    /// Returns the samples per second, weighted by their value.
-    pub fn goodput(&self, batch: u64, iteration: Seconds) -> f64 {
-        self.samples_per_second(batch, iteration) * self.efficiency
-    }
 }
 
 /// Point of the curve.
@@ -140,6 +182,8 @@ pub struct Candidate {
     pub batch: u64,
     /// Seconds of an iteration, stalls included.
     pub iteration: Seconds,
+    /// Seconds of the ops alone, each in its fastest alternative.
+    pub compute: Seconds,
     /// Seconds between two iterations, such as for input; 0 until it is measured.
     pub between: Seconds,
     /// Division of an update among workers.
@@ -153,30 +197,26 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the seconds in which training makes the progress of one pass over the data with samples of value 1.
-    pub fn progress(&self) -> Seconds {
-        self.epoch * (1.0 / self.sharing.efficiency)
-    }
-
     /// Returns `true` if nothing is swapped and nothing recomputed.
     pub fn keeps_everything(&self) -> bool {
         self.moved.offloaded == Bytes::ZERO && self.moved.recomputed_ops == 0
     }
 }
 
-/// Result of a search: at least one plan.
-pub struct Search<'a> {
-    request: SearchRequest<'a>,
+/// Plans of a search.
+pub struct Search {
+    request: SearchRequest,
     /// Every batch size that was tried; `None` if it has no plan.
-    tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
-    /// `true` if `stop` or the number of evaluations ended the search before it was done.
+    tried: BTreeMap<u64, Option<Planned>>,
+    /// Share by which an epoch may exceed the shortest and count as equal.
+    pub within: f64,
+    /// `true` if [`Batches::stops`] or the number of evaluations ended the search before it was done.
     pub cut_short: bool,
 }
 
 /// Chosen batch size.
+#[derive(Clone, Debug)]
 pub struct Choice {
-    /// Its point of the curve.
-    pub candidate: Candidate,
     /// Plan at that batch size.
     pub plan: Planned,
     /// Reason for the choice.
@@ -211,41 +251,9 @@ pub enum Reason {
         saves: f64,
         /// Seconds of an iteration in which it swaps or recomputes.
         extra: Seconds,
+        /// Share that counts as equal.
+        within: f64,
     },
-}
-
-/// Reason why a search found nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SearchError<E> {
-    /// There is nothing to search.
-    #[error(
-        "nothing to search: {dataset} samples, batches from {least} to {most}, {evaluations} plans allowed; each must be \
-         at least 1, and the range not empty"
-    )]
-    Empty {
-        /// Samples in an epoch.
-        dataset: u64,
-        /// Smallest batch.
-        least: u64,
-        /// Largest batch.
-        most: u64,
-        /// Maximum number of plans.
-        evaluations: usize,
-    },
-    /// No batch size has a plan within the budget.
-    #[error(
-        "no plan fits at any of the {tried} batch sizes that were tried; raise the budget, or lower the largest batch"
-    )]
-    NoPlan {
-        /// Number of batch sizes tried.
-        tried: usize,
-    },
-    /// The search was stopped before the first plan.
-    #[error("stopped before the first plan was made")]
-    Stopped,
-    /// The caller's planner failed.
-    #[error(transparent)]
-    Caller(#[from] E),
 }
 
 /// Points that the first pass spreads evenly over the range.
@@ -260,68 +268,49 @@ const NEAR: f64 = 1.25;
 /// Maximum relative advantage of an independent plan over a carried one.
 const CARRIED: f64 = 0.01;
 
-/// Relative error of the model at a batch size.
-pub type ErrorAt<'a> = dyn Fn(u64) -> f64 + 'a;
-
-/// Finds the batch size with the shortest epoch. The order of evaluation, and so the result of a search that is cut short by its
-/// number of evaluations, is the same for the same input.
-pub fn search<'a, E>(
-    request: SearchRequest<'a>,
-    error_at: &ErrorAt<'_>,
-    plan_at: &mut PlanAt<'_, E>,
-) -> Result<Search<'a>, SearchError<E>> {
-    let most = request.most.min(request.dataset);
-    if request.least == 0 || most < request.least || request.evaluations == 0 {
-        let SearchRequest { dataset, least, most, evaluations, .. } = request;
-        return Err(SearchError::Empty { dataset, least, most, evaluations });
-    }
-    let mut found = Search::new(request);
-    for batch in first_pass(request.least, most, request.keeps_all) {
-        found.evaluate(batch, plan_at)?;
+/// Plans at batch sizes over the range until the one with the shortest epoch is known. The order of evaluation, and so the result
+/// of a search that is cut short by its number of evaluations, is the same for the same input.
+///
+/// # Errors
+///
+/// Errors of [`Batches::plan`].
+pub fn search<B: Batches>(request: SearchRequest, batches: &mut B) -> Result<Search, B::Error> {
+    let first = first_pass(&request);
+    let within = request.within[0];
+    let mut found = Search { request, tried: BTreeMap::new(), within, cut_short: false };
+    for batch in first {
+        found.evaluate(batch, batches)?;
     }
     loop {
-        while let Some(batch) = found.beside_the_best().or_else(|| found.below_the_choice()) {
-            found.evaluate(batch, plan_at)?;
+        while let Some(batch) = found.next() {
+            found.evaluate(batch, batches)?;
         }
-        if !found.settle(request.within, error_at, plan_at)? {
-            return found.finish();
+        if !found.settle(batches)? {
+            return Ok(found);
         }
     }
-}
-
-/// Searches these batch sizes only, such as those that divide a fixed batch.
-pub fn search_among<'a, E>(
-    request: SearchRequest<'a>,
-    batches: &[u64],
-    error_at: &ErrorAt<'_>,
-    plan_at: &mut PlanAt<'_, E>,
-) -> Result<Search<'a>, SearchError<E>> {
-    let mut found = Search::new(request);
-    for batch in batches {
-        found.evaluate(*batch, plan_at)?;
-    }
-    found.settle(request.within, error_at, plan_at)?;
-    found.finish()
 }
 
 /// Returns the first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
-fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
-    let keeps_all = keeps_all.map(|k| k.min(most));
-    let mut order: Vec<u64> = keeps_all.into_iter().chain([most]).collect();
-    let powers =
-        (0..64).map(|i| 1u64 << i).take_while(|k| *k <= most).filter(|k| k.saturating_mul(64) > most);
-    let spread = (1..=SPREAD).map(|i| (u128::from(most) * u128::from(i) / u128::from(SPREAD)) as u64);
-    let mut rest: Vec<u64> = powers.chain(spread).chain([least]).collect();
-    rest.sort_unstable_by(|a, b| b.cmp(a));
-    order.extend(rest);
-    let mut seen = std::collections::BTreeSet::new();
-    order.retain(|k| *k >= least && seen.insert(*k));
+fn first_pass(request: &SearchRequest) -> Vec<u64> {
+    let (least, most) = (request.least.max(1), request.most.min(request.dataset));
+    let mut order = request.among.clone().unwrap_or_else(|| {
+        let keeps_all = request.keeps_all.map(|k| k.min(most));
+        let powers =
+            (0..64).map(|i| 1u64 << i).take_while(|k| *k <= most).filter(|k| k.saturating_mul(64) > most);
+        let spread = (1..=SPREAD).map(|i| (u128::from(most) * u128::from(i) / u128::from(SPREAD)) as u64);
+        let mut rest: Vec<u64> = powers.chain(spread).chain([least]).collect();
+        rest.sort_unstable_by(|a, b| b.cmp(a));
+        keeps_all.into_iter().chain([most]).chain(rest).collect()
+    });
+    let mut seen = BTreeSet::new();
+    order.retain(|k| (least..=most).contains(k) && seen.insert(*k));
     order
 }
 
-/// Orders by progress, fastest first; then by swapping and recomputing, least first; then by batch, smallest first.
+/// Orders by epoch, shortest first; then by swapping and recomputing, least first; then by batch, smallest first.
 fn shorter(a: &Candidate, b: &Candidate) -> Ordering {
-    a.progress().0.total_cmp(&b.progress().0).then(more_frugal(a, b))
+    a.epoch.0.total_cmp(&b.epoch.0).then(more_frugal(a, b))
 }
 
 /// Orders by swapping and recomputing, least first; then by batch, smallest first.
@@ -329,223 +318,199 @@ fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
     a.moved.seconds().0.total_cmp(&b.moved.seconds().0).then(a.batch.cmp(&b.batch))
 }
 
-/// Returns, of candidates whose progress takes no longer than a limit, the one that swaps and recomputes for the fewest seconds,
+/// Returns, of candidates whose epoch takes no longer than a limit, the one that swaps and recomputes for the fewest seconds,
 /// then the smallest batch; `None` if all take longer.
-pub fn frugal<'c>(
-    candidates: impl Iterator<Item = &'c Candidate>,
-    longest: Seconds,
-) -> Option<&'c Candidate> {
-    candidates.filter(|c| c.progress() <= longest).min_by(|a, b| more_frugal(a, b))
+pub fn frugal(candidates: &[Candidate], longest: Seconds) -> Option<&Candidate> {
+    candidates.iter().filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
-impl<'a> Search<'a> {
-    fn new(request: SearchRequest<'a>) -> Search<'a> {
-        Search { request, tried: BTreeMap::new(), cut_short: false }
-    }
-
-    fn evaluate<E>(&mut self, batch: u64, plan_at: &mut PlanAt<'_, E>) -> Result<(), E> {
-        if self.cut_short || self.tried.len() >= self.request.evaluations || (self.request.stop)() {
+impl Search {
+    fn evaluate<B: Batches>(&mut self, batch: u64, batches: &mut B) -> Result<(), B::Error> {
+        if self.cut_short || self.tried.len() >= self.request.evaluations || batches.stops() {
             self.cut_short = true;
             return Ok(());
         }
-        let plan = plan_at(batch, self.near(batch))?;
-        let point = plan.map(|plan| (self.request.candidate(batch, &plan), plan));
-        self.tried.insert(batch, point);
+        let plan = batches.plan(batch, self.near(batch))?;
+        self.tried.insert(batch, plan);
         Ok(())
     }
 
     /// Returns the plan of the next larger batch, which gives up more than this one needs to; if there is none, of the next
     /// smaller one. `None` if both are far.
     fn near(&self, batch: u64) -> Option<&Planned> {
-        let above = self.tried.range(batch + 1..).find_map(|(_, point)| point.as_ref());
-        let below = self.tried.range(..batch).rev().find_map(|(_, point)| point.as_ref());
+        let above = self.tried.range(batch + 1..).find_map(|(_, plan)| plan.as_ref());
+        let below = self.tried.range(..batch).rev().find_map(|(_, plan)| plan.as_ref());
         let ratio = |other: u64| other.max(batch) as f64 / other.min(batch) as f64;
-        let mut both = [above, below].into_iter().flatten();
-        both.find(|(candidate, _)| ratio(candidate.batch) <= NEAR).map(|(_, plan)| plan)
+        [above, below].into_iter().flatten().find(|plan| ratio(plan.candidate.batch) <= NEAR)
     }
 
-    /// Makes independent plans for the choice, and for each batch size with a carried plan that could change it, if epochs within
-    /// a share of the shortest count as equal. Returns `true` if there was one.
-    ///
-    /// # Errors
-    ///
-    /// Errors of `plan_at`.
-    pub fn settle<E>(
-        &mut self,
-        within: f64,
-        error_at: &ErrorAt<'_>,
-        plan_at: &mut PlanAt<'_, E>,
-    ) -> Result<bool, E> {
+    /// Makes independent plans for the choice, and for each batch size with a carried plan that could change it. Returns `true` if
+    /// there was one.
+    fn settle<B: Batches>(&mut self, batches: &mut B) -> Result<bool, B::Error> {
         let mut any = false;
-        while let Some(batch) = self.unsettled(within, error_at) {
-            if (self.request.stop)() {
+        while let Some(batch) = self.unsettled(batches) {
+            if batches.stops() {
                 self.cut_short = true;
                 break;
             }
             any = true;
-            let own = plan_at(batch, None)?.map(|plan| (self.request.candidate(batch, &plan), plan));
-            let Some(point) = self.tried.get_mut(&batch).and_then(Option::as_mut) else { break };
-            if let Some(own) = own.filter(|(candidate, _)| candidate.iteration <= point.0.iteration) {
-                *point = own;
+            let own = batches.plan(batch, None)?;
+            let Some(plan) = self.tried.get_mut(&batch).and_then(Option::as_mut) else { break };
+            if let Some(own) = own.filter(|own| own.candidate.iteration <= plan.candidate.iteration) {
+                *plan = own;
             }
             // A plan that takes no longer than an independent one counts as independent.
-            point.1.carried = false;
+            plan.carried = false;
         }
         Ok(any)
     }
 
     /// Returns the choice, if its plan is carried; else the smallest batch size that would change the choice if its independent
     /// plan were as fast as possible.
-    fn unsettled(&self, within: f64, error_at: &ErrorAt<'_>) -> Option<u64> {
-        let mut curve: Vec<Candidate> = self.curve().copied().collect();
-        let chosen = self.decide(&curve, within, error_at)?.0.batch;
-        if self.point(chosen).is_some_and(|(_, plan)| plan.carried) {
+    fn unsettled(&self, batches: &impl Batches) -> Option<u64> {
+        let mut curve = self.curve();
+        let chosen = self.decide(&curve, batches)?.0.batch;
+        if self.plan(chosen).is_some_and(|plan| plan.carried) {
             return Some(chosen);
         }
         let mut excess: f64 = 0.0;
-        for (at, (candidate, plan)) in self.tried.values().flatten().enumerate() {
-            let fastest = plan.trace.fastest_seconds();
+        for (at, plan) in self.plans().enumerate() {
+            let Candidate { batch, iteration, compute, sharing, .. } = plan.candidate;
             if !plan.carried {
-                excess = excess.max(candidate.iteration / fastest - 1.0);
+                excess = excess.max(iteration / compute - 1.0);
                 continue;
             }
             // A larger batch waits and recomputes for at least the same share of its time.
-            let own = (candidate.iteration * (1.0 - CARRIED)).max(fastest * (1.0 + excess));
-            curve[at].epoch = candidate.sharing.epoch(self.request.dataset, candidate.batch, own);
-            if self.decide(&curve, within, error_at)?.0.batch != chosen {
-                return Some(candidate.batch);
+            let own = (iteration * (1.0 - CARRIED)).max(compute * (1.0 + excess));
+            curve[at].epoch = sharing.epoch(self.request.dataset, batch, own);
+            if self.decide(&curve, batches)?.0.batch != chosen {
+                return Some(batch);
             }
-            curve[at] = *candidate;
+            curve[at] = plan.candidate;
         }
         None
     }
 
-    /// Returns the middle of the widest gap next to one of the best few, the best one's gaps first; `None` if every gap next to
-    /// them is closed, or nothing more may be planned.
-    fn beside_the_best(&self) -> Option<u64> {
-        self.ranked().iter().take(BEST).find_map(|candidate| {
+    /// Returns the next batch size to plan: the middle of the widest gap next to one of the best few, the best one's gaps first,
+    /// or of the gap below the present choice. `None` if all of these are closed, or nothing more may be planned.
+    fn next(&self) -> Option<u64> {
+        if self.cut_short || self.request.among.is_some() {
+            return None;
+        }
+        let beside = |candidate: &Candidate| {
             let k = candidate.batch;
             let below = self.below(k);
             let above = self.tried.range(k + 1..).next().map_or(k, |(b, _)| *b);
             let (low, high) = if above - k > k - below { (k, above) } else { (below, k) };
             self.middle(low, high)
+        };
+        let ranked = self.ranked();
+        ranked.iter().take(BEST).find_map(beside).or_else(|| {
+            let chosen = frugal(&ranked, ranked.first()?.epoch * (1.0 + self.within))?.batch;
+            self.middle(self.below(chosen), chosen)
         })
-    }
-
-    /// Returns the middle of the gap below the present choice; `None` if it is closed, or nothing more may be planned.
-    fn below_the_choice(&self) -> Option<u64> {
-        let shortest = self.curve().min_by(|a, b| shorter(a, b))?;
-        let chosen = frugal(self.curve(), shortest.progress() * (1.0 + self.request.within))?.batch;
-        self.middle(self.below(chosen), chosen)
     }
 
     /// Returns the next smaller batch that was tried; if there is none, the one below the smallest.
     fn below(&self, batch: u64) -> u64 {
-        self.tried.range(..batch).next_back().map_or(self.request.least - 1, |(b, _)| *b)
+        self.tried.range(..batch).next_back().map_or(self.request.least.max(1) - 1, |(b, _)| *b)
     }
 
     /// Returns the middle of a gap; `None` if it is closed. Batches that are as near to each other as epochs that count as equal
     /// have none between them.
     fn middle(&self, low: u64, high: u64) -> Option<u64> {
         let middle = low + (high - low) / 2;
-        let closed = (high - low) as f64 <= self.request.within * high as f64;
-        (middle > low && !closed && !self.cut_short).then_some(middle)
-    }
-
-    fn finish<E>(self) -> Result<Search<'a>, SearchError<E>> {
-        if self.tried.values().any(Option::is_some) {
-            return Ok(self);
-        }
-        let tried = self.tried.len();
-        Err(if self.cut_short && tried == 0 { SearchError::Stopped } else { SearchError::NoPlan { tried } })
+        let closed = (high - low) as f64 <= self.within * high as f64;
+        (middle > low && !closed).then_some(middle)
     }
 
     /// Returns every batch size that was planned and fits, by batch size.
-    pub fn curve(&self) -> impl Iterator<Item = &Candidate> + Clone {
-        self.tried.values().flatten().map(|(candidate, _)| candidate)
+    pub fn curve(&self) -> Vec<Candidate> {
+        self.plans().map(|plan| plan.candidate).collect()
     }
 
     /// Returns their plans.
     pub fn plans(&self) -> impl Iterator<Item = &Planned> {
-        self.tried.values().flatten().map(|(_, plan)| plan)
+        self.tried.values().flatten()
     }
 
     /// Returns the batch sizes that were tried and have no plan, ascending.
     pub fn no_plan(&self) -> Vec<u64> {
-        self.tried.iter().filter(|(_, point)| point.is_none()).map(|(batch, _)| *batch).collect()
+        self.tried.iter().filter(|(_, plan)| plan.is_none()).map(|(batch, _)| *batch).collect()
     }
 
     /// Returns every batch size that was planned and fits, the shortest epoch first.
     pub fn ranked(&self) -> Vec<Candidate> {
-        let mut ranked: Vec<Candidate> = self.curve().copied().collect();
+        let mut ranked = self.curve();
         ranked.sort_by(shorter);
         ranked
     }
 
-    /// Returns the candidate with the shortest epoch.
-    pub fn shortest(&self) -> &Candidate {
-        self.curve().min_by(|a, b| shorter(a, b)).expect("a search that found nothing is an error")
+    /// Returns the choice; `None` if no plan fits. A gain over the largest batch that keeps everything does not count if it is
+    /// below the prediction's error.
+    pub fn choose(&self, batches: &impl Batches) -> Option<Choice> {
+        let curve = self.curve();
+        let (chosen, reason) = self.decide(&curve, batches)?;
+        Some(Choice { plan: self.plan(chosen.batch)?.clone(), reason })
     }
 
-    /// Returns the choice, if epochs within a share of the shortest count as equal. A gain over the largest batch that keeps
-    /// everything does not count if it is below the model's error.
-    pub fn choose(&self, within: f64, error_at: &ErrorAt<'_>) -> Choice {
-        let curve: Vec<Candidate> = self.curve().copied().collect();
-        let (chosen, reason) =
-            self.decide(&curve, within, error_at).expect("a search that found nothing is an error");
-        let (candidate, plan) = self.point(chosen.batch).expect("it is of the curve");
-        Choice { candidate: *candidate, plan: plan.clone(), reason }
+    /// Chooses a batch and runs it; `None` if no plan fits. If the run scatters by more than the share that counts as equal, more
+    /// batch sizes are equal, and one of them may be the better choice.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Batches`].
+    pub fn confirm<B: Batches>(
+        &mut self,
+        batches: &mut B,
+    ) -> Result<Option<(Choice, Option<Confirmed>)>, B::Error> {
+        let mut chosen = self.choose(batches);
+        while let Some(choice) = chosen.take() {
+            let confirmed = batches.run(&choice.plan)?;
+            let [least, most] = self.request.within;
+            let within = confirmed.as_ref().map_or(least, |ran| ran.scatter.clamp(least, most));
+            if within > self.within {
+                self.within = within;
+                self.settle(batches)?;
+                chosen = self.choose(batches);
+            }
+            let batch = |choice: &Choice| choice.plan.candidate.batch;
+            if chosen.as_ref().is_none_or(|wider| batch(wider) == batch(&choice)) {
+                return Ok(Some((choice, confirmed)));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the chosen candidate of a curve, with the reason; `None` for an empty one.
-    fn decide<'c>(
-        &self,
-        curve: &'c [Candidate],
-        within: f64,
-        error_at: &ErrorAt<'_>,
-    ) -> Option<(&'c Candidate, Reason)> {
+    fn decide<'c>(&self, curve: &'c [Candidate], batches: &impl Batches) -> Option<(&'c Candidate, Reason)> {
         let SearchRequest { keeps_all, most, dataset, .. } = self.request;
         let shortest = curve.iter().min_by(|a, b| shorter(a, b))?;
         let keeper = keeps_all.map(|batch| batch.min(most).min(dataset));
         let keeper = curve.iter().find(|c| Some(c.batch) == keeper && c.keeps_everything());
-        let gain = keeper.map(|keeper| 1.0 - shortest.progress() / keeper.progress());
+        let gain = keeper.map(|keeper| 1.0 - shortest.epoch / keeper.epoch);
         let mut reason = Reason::Shortest { gain };
         let mut reference = shortest;
         if let (Some(keeper), Some(gain)) = (keeper, gain)
             && !shortest.keeps_everything()
         {
-            let error = error_at(shortest.batch).max(error_at(keeper.batch));
+            let error = batches.error(shortest.batch).max(batches.error(keeper.batch));
             if gain <= error {
                 reason = Reason::WithinError { batch: shortest.batch, gain, error };
                 reference = keeper;
             }
         }
-        let chosen = frugal(curve.iter(), reference.progress() * (1.0 + within)).unwrap_or(reference);
+        let within = self.within;
+        let chosen = frugal(curve, reference.epoch * (1.0 + within)).unwrap_or(reference);
         if chosen.batch != reference.batch {
             let (batch, extra) = (reference.batch, reference.moved.seconds());
-            reason = Reason::Near { batch, saves: 1.0 - reference.progress() / chosen.progress(), extra };
+            reason = Reason::Near { batch, saves: 1.0 - reference.epoch / chosen.epoch, extra, within };
         }
         Some((chosen, reason))
     }
 
-    fn point(&self, batch: u64) -> Option<&(Candidate, Planned)> {
+    fn plan(&self, batch: u64) -> Option<&Planned> {
         self.tried.get(&batch)?.as_ref()
-    }
-}
-
-impl SearchRequest<'_> {
-    /// Returns a point of the curve, from its plan.
-    pub fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
-        let moved = moved(&plan.trace, &plan.schedule);
-        Candidate {
-            batch,
-            iteration: plan.makespan,
-            between: Seconds::ZERO,
-            sharing: plan.sharing,
-            epoch: plan.sharing.epoch(self.dataset, batch, plan.makespan),
-            peak: plan.trace.resident_bytes + plan.schedule.pool_bytes,
-            moved,
-        }
     }
 }
 
@@ -614,65 +579,6 @@ pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Re
         }
     }
     Ok(Some(good))
-}
-
-/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan that
-/// meets both constraints, (4) and (6): eq. (6) holds for every layer after pinning those that violate it in the memory that the
-/// smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and the pinned activations have addresses within the
-/// budget, which the paper takes for granted. Returns the batch and its plan; `None` if there is none, or once `stop` returns
-/// `true`.
-///
-/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could skip the batch at which the paper's loop
-/// ends.
-pub fn accudnn_batch<T, E>(
-    least: u64,
-    most: u64,
-    stop: &dyn Fn() -> bool,
-    plan_at: &mut dyn FnMut(u64) -> Result<Option<T>, E>,
-) -> Result<Option<(u64, T)>, E> {
-    for k in (least.max(1)..=most).rev().take_while(|_| !stop()) {
-        if let Some(plan) = plan_at(k)? {
-            return Ok(Some((k, plan)));
-        }
-    }
-    Ok(None)
-}
-
-/// Result of running the choice for a few iterations.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
-    /// Measurement and prediction agree within the error; the measurement is reported.
-    Accept,
-    /// They do not agree: fit the model again with the new samples, and search again.
-    Refit {
-        /// measured / predicted iteration - 1.
-        iteration_off: f64,
-        /// measured / predicted peak - 1.
-        peak_off: f64,
-    },
-}
-
-/// Iteration time and peak memory, predicted or measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Observed {
-    /// Seconds of an iteration.
-    pub iteration: Seconds,
-    /// Resident bytes and pool.
-    pub peak: Bytes,
-    /// Relative error of the time: of the model on held-out samples, or the spread of the measurement.
-    pub relative_error: f64,
-}
-
-/// Compares a measured choice with its prediction. They agree if the times differ by at most the prediction's relative error, and
-/// the peak, which is computed and not fitted, is no larger than predicted. A measurement that is not a number requires a refit.
-pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
-    let iteration_off = measured.iteration / predicted.iteration - 1.0;
-    let peak_off = measured.peak.to_f64() / predicted.peak.to_f64() - 1.0;
-    if iteration_off.abs() <= predicted.relative_error && measured.peak <= predicted.peak {
-        Verdict::Accept
-    } else {
-        Verdict::Refit { iteration_off, peak_off }
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::*;
 use plimsoll_ir::schedule::{Command, Link, ScheduleKind};
-use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
 use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
 use proptest::prelude::*;
@@ -39,146 +38,182 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
         commands: if swaps { vec![compute, offload] } else { vec![compute] },
         buffers: vec![],
     };
-    let (makespan, log) = (Seconds(makespan), SearchLog::default());
-    Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE, carried: false }
+    Planned::new(trace, schedule, Sharing::ALONE, 1000)
 }
 
-/// Default request of the tests.
-const REQUEST: SearchRequest<'static> = SearchRequest {
-    dataset: 10,
-    least: 1,
-    most: 10,
-    keeps_all: None,
-    evaluations: 9,
-    within: 0.0,
-    stop: &|| false,
-};
-
-struct Case {
-    dataset: u64,
-    least: u64,
-    most: u64,
-    keeps_all: Option<u64>,
-    /// Seconds between two iterations: Δ.
-    exchange: f64,
+/// Planner by a closure, whose predictions have an error.
+struct Planner<F> {
+    plan_at: F,
     error: f64,
-    evaluations: usize,
-    within: f64,
+    stops: bool,
 }
 
-const CASE: Case = Case {
+impl<E, F: FnMut(u64, Option<&Planned>) -> Result<Option<Planned>, E>> Batches for Planner<F> {
+    type Error = E;
+
+    fn plan(&mut self, batch: u64, near: Option<&Planned>) -> Result<Option<Planned>, E> {
+        (self.plan_at)(batch, near)
+    }
+
+    fn error(&self, _: u64) -> f64 {
+        self.error
+    }
+
+    fn stops(&self) -> bool {
+        self.stops
+    }
+}
+
+/// Returns a planner without errors or failures.
+fn exact(
+    mut plan_at: impl FnMut(u64, Option<&Planned>) -> Option<Planned>,
+) -> impl Batches<Error = Infallible> {
+    let plan_at = move |batch: u64, near: Option<&Planned>| Ok(plan_at(batch, near));
+    Planner { plan_at, error: 0.0, stops: false }
+}
+
+const REQUEST: SearchRequest = SearchRequest {
     dataset: 1000,
     least: 1,
     most: 400,
-    keeps_all: Some(100),
-    exchange: 0.0,
-    error: 0.0,
+    among: None,
+    keeps_all: None,
     evaluations: 1000,
-    within: 0.0,
+    within: [0.0; 2],
 };
 
+/// Default request of the tests, with everything kept up to a batch of 100.
+const CASE: SearchRequest = SearchRequest { keeps_all: Some(100), ..REQUEST };
+
 /// Searches over `seconds`, which returns `None` if there is no plan; everything beyond `keeps_all` swaps.
-fn run(
-    case: &Case,
-    seconds: impl Fn(u64) -> Option<f64>,
-) -> Result<(Search<'static>, Choice), SearchError<Infallible>> {
-    let request = SearchRequest {
-        dataset: case.dataset,
-        least: case.least,
-        most: case.most,
-        keeps_all: case.keeps_all,
-        evaluations: case.evaluations,
-        within: case.within,
-        stop: &|| false,
+fn run(case: SearchRequest, error: f64, seconds: impl Fn(u64) -> Option<f64>) -> (Search, Option<Choice>) {
+    let keeps_all = case.keeps_all;
+    let plan_at = |k, _: Option<&Planned>| {
+        let swaps = keeps_all.is_none_or(|most| k > most);
+        Ok::<_, Infallible>(seconds(k).map(|seconds| planned(k, seconds, swaps)))
     };
-    let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
-    let sharing = Sharing { exchange: Seconds(case.exchange), ..Sharing::ALONE };
-    let found = search(request, &|_| case.error, &mut |k, _| {
-        Ok(seconds(k).map(|s| Planned { sharing, ..planned(k, s, swaps(k)) }))
-    })?;
-    let choice = found.choose(case.within, &|_| case.error);
-    Ok((found, choice))
+    let mut planner = Planner { plan_at, error, stops: false };
+    let Ok(found) = search(case, &mut planner);
+    let choice = found.choose(&planner);
+    (found, choice)
 }
 
 #[test]
 fn a_stalling_machine_has_its_best_batch_where_the_stalls_begin() {
     // Overhead 1 s per iteration, 0.01 s per sample; beyond 237 every further sample stalls for 0.05 s.
     let seconds = |k: u64| Some(1.0 + 0.01 * k as f64 + 0.05 * k.saturating_sub(237) as f64);
-    let (found, Choice { candidate, plan, .. }) = run(&CASE, seconds).expect("found");
-    assert_eq!(candidate.batch, 237);
+    let (found, choice) = run(CASE, 0.0, seconds);
+    let Planned { candidate, schedule, .. } = choice.expect("found").plan;
+    assert_eq!((candidate.batch, schedule.batch), (237, 237));
     assert!((candidate.epoch.0 - 1000.0 / 237.0 * 3.37).abs() < 1e-9);
     assert_eq!(candidate.peak, Bytes(1000 + 23_700));
     assert_eq!(candidate.moved.offloaded, Bytes(23_700));
     assert!((candidate.moved.seconds().0 - 23_700.0 / 1e9).abs() < 1e-15);
-    assert_eq!(plan.schedule.batch, 237);
     assert!(!found.cut_short && found.no_plan().is_empty());
-    assert!(found.curve().count() < 70, "{} plans", found.curve().count());
-    assert!(found.curve().is_sorted_by(|a, b| a.batch < b.batch));
+    let curve = found.curve();
+    assert!(curve.len() < 70, "{} plans", curve.len());
+    assert!(curve.is_sorted_by(|a, b| a.batch < b.batch));
 }
 
 #[test]
 fn a_gain_within_the_error_keeps_everything() {
     // Larger batches save next to nothing, but above 100 they save 5 % of the epoch.
     let seconds = |k: u64| Some((1e-6 + 0.01 * k as f64) * if k > 100 { 0.95 } else { 1.0 });
-    let (_, found) = run(&Case { error: 0.06, ..CASE }, seconds).expect("found");
-    assert_eq!(found.candidate.batch, 100);
-    assert!(matches!(found.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-5));
-    let (_, found) = run(&Case { error: 0.04, ..CASE }, seconds).expect("found");
-    assert!(found.candidate.batch > 100);
-    assert!(matches!(found.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-5));
+    let choice = run(CASE, 0.06, seconds).1.expect("found");
+    assert_eq!(choice.plan.candidate.batch, 100);
+    assert!(matches!(choice.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-5));
+    let choice = run(CASE, 0.04, seconds).1.expect("found");
+    assert!(choice.plan.candidate.batch > 100);
+    assert!(matches!(choice.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-5));
 }
 
 #[test]
 fn of_epochs_that_count_as_equal_the_least_work_and_then_the_smallest_batch_is_taken() {
     // 1 s of an iteration is the same for every batch: 100 saves 1 % over 50, and 400, which swaps, 0.75 % over 100.
     let seconds = |k: u64| Some(1.0 + k as f64);
-    let case = Case { least: 10, within: 0.01, ..CASE };
-    let (found, choice) = run(&case, seconds).expect("found");
-    assert_eq!(found.shortest().batch, 400);
+    let case = SearchRequest { least: 10, within: [0.01; 2], ..CASE };
+    let (found, choice) = run(case.clone(), 0.0, seconds);
+    assert_eq!(found.ranked()[0].batch, 400);
     let smallest =
         (10..).find(|k| (1.0 + 1.0 / *k as f64) <= 1.01 * (1.0 + 1.0 / 400.0)).expect("one is near");
-    let batch = choice.candidate.batch;
-    assert!((smallest..=smallest + 1).contains(&batch), "{batch}, not {smallest}");
-    assert!(choice.candidate.keeps_everything());
-    let Reason::Near { batch: 400, saves, extra } = choice.reason else { panic!("{:?}", choice.reason) };
+    let Choice { plan: Planned { candidate, .. }, reason } = choice.expect("found");
+    assert!((smallest..=smallest + 1).contains(&candidate.batch), "{}, not {smallest}", candidate.batch);
+    assert!(candidate.keeps_everything());
+    let Reason::Near { batch: 400, saves, extra, .. } = reason else { panic!("{reason:?}") };
     assert!((0.0..=0.01).contains(&saves) && extra > Seconds::ZERO);
     // If every difference counts, or the allowed share is too small, the shortest is taken.
-    assert_eq!(found.choose(0.0, &|_| 0.0).candidate.batch, 400);
+    let batch = |(_, choice): (Search, Option<Choice>)| choice.expect("found").plan.candidate.batch;
+    assert_eq!(batch(run(CASE, 0.0, seconds)), 400);
     let steep = |k: u64| Some(1.0 + k as f64 / if k > 100 { 1.2 } else { 1.0 });
-    assert!(!run(&case, steep).expect("found").1.candidate.keeps_everything());
+    assert!(batch(run(case, 0.0, steep)) > 100);
 }
 
 #[test]
 fn of_plans_that_swap_the_one_that_swaps_least_is_taken() {
-    let case = Case { keeps_all: None, least: 100, within: 0.01, ..CASE };
-    let (found, choice) = run(&case, |k| Some(10.0 + k as f64)).expect("found");
-    let limit = found.shortest().epoch * 1.01;
-    assert!(choice.candidate.epoch <= limit && choice.candidate.batch < 400);
-    let less =
-        found.curve().filter(|c| c.epoch <= limit && c.moved.seconds() < choice.candidate.moved.seconds());
-    assert_eq!(less.count(), 0);
+    let case = SearchRequest { keeps_all: None, least: 100, within: [0.01; 2], ..CASE };
+    let (found, choice) = run(case, 0.0, |k| Some(10.0 + k as f64));
+    let (limit, chosen) = (found.ranked()[0].epoch * 1.01, choice.expect("found").plan.candidate);
+    assert!(chosen.epoch <= limit && chosen.batch < 400);
+    let less = |c: &Candidate| c.epoch <= limit && c.moved.seconds() < chosen.moved.seconds();
+    assert!(!found.curve().iter().any(less));
+}
+
+/// A run whose times scatter by 2 % makes 50 as good as 100, which saves 1 %.
+#[test]
+fn the_scatter_of_a_run_widens_what_counts_as_equal() {
+    struct Scattered;
+    impl Batches for Scattered {
+        type Error = Infallible;
+        fn plan(&mut self, batch: u64, _: Option<&Planned>) -> Result<Option<Planned>, Infallible> {
+            Ok(Some(planned(batch, 1.0 + batch as f64, false)))
+        }
+        fn run(&mut self, plan: &Planned) -> Result<Option<Confirmed>, Infallible> {
+            Ok(Some(Confirmed {
+                iteration: plan.candidate.iteration,
+                scatter: 0.02,
+                between: Seconds::ZERO,
+                samples: BatchSamples::none(plan.candidate.batch),
+                timeline: simulate(&plan.trace, &plan.schedule),
+                peak: plan.candidate.peak,
+                taken_by_others: 0.0,
+            }))
+        }
+        fn error(&self, _: u64) -> f64 {
+            0.0
+        }
+    }
+    for (within, batch) in [([0.0; 2], 100), ([0.0, 0.015], 50), ([0.001, 0.015], 50)] {
+        let request = SearchRequest { among: Some(vec![100, 50]), within, ..CASE };
+        let Ok(mut found) = search(request, &mut Scattered);
+        assert_eq!(found.choose(&Scattered).expect("found").plan.candidate.batch, 100);
+        let Ok(confirmed) = found.confirm(&mut Scattered);
+        let (choice, run) = confirmed.expect("found");
+        assert_eq!((choice.plan.candidate.batch, found.within), (batch, within[1]));
+        assert_eq!(run.expect("it was run").samples.batch, batch, "the choice itself was run");
+    }
 }
 
 #[test]
 fn time_between_iterations_favours_large_batches() {
-    let seconds = |k: u64| Some(0.01 * k as f64 + 0.005 * k.saturating_sub(100) as f64);
-    let (_, small) = run(&CASE, seconds).expect("found");
-    let (_, large) = run(&Case { exchange: 10.0, ..CASE }, seconds).expect("found");
-    assert!(small.candidate.batch <= 100);
-    assert_eq!(large.candidate.batch, 400);
+    let chosen = |seconds: f64| {
+        let sharing = Sharing { exchange: Seconds(seconds), ..Sharing::ALONE };
+        let mut planner = exact(|k, _| {
+            let makespan = 0.01 * k as f64 + 0.005 * k.saturating_sub(100) as f64;
+            let Planned { trace, schedule, .. } = planned(k, makespan, k > 100);
+            Some(Planned::new(trace, schedule, sharing, 1000))
+        });
+        let Ok(found) = search(CASE, &mut planner);
+        found.choose(&planner).expect("found").plan.candidate.batch
+    };
+    assert!(chosen(0.0) <= 100);
+    assert_eq!(chosen(10.0), 400);
 }
 
 #[test]
 fn an_epoch_of_workers_is_so_many_updates() {
     // 1000 samples in updates of 4 x 25: two workers make two passes each of 3 s, and exchange for 1 s.
     // The update's own half second is in both.
-    let sharing = Sharing {
-        iterations: 4,
-        passes: 2,
-        repeated: Seconds(0.5),
-        exchange: Seconds(1.0),
-        ..Sharing::ALONE
-    };
+    let sharing = Sharing { iterations: 4, passes: 2, repeated: Seconds(0.5), exchange: Seconds(1.0) };
     assert_eq!(sharing.update(Seconds(3.0)), Seconds(6.5));
     assert_eq!(sharing.epoch(1000, 25, Seconds(3.0)), Seconds(65.0));
     assert_eq!(Sharing::ALONE.epoch(1000, 25, Seconds(3.0)), Seconds(120.0));
@@ -186,98 +221,48 @@ fn an_epoch_of_workers_is_so_many_updates() {
 
 #[test]
 fn batches_without_a_plan_are_named_and_passed_by() {
-    let (found, choice) = run(&CASE, |k| (k < 50).then_some(1.0)).expect("found");
-    assert_eq!(choice.candidate.batch, 49);
+    let (found, choice) = run(CASE, 0.0, |k| (k < 50).then_some(1.0));
+    let choice = choice.expect("found");
+    assert_eq!(choice.plan.candidate.batch, 49);
     assert!(found.no_plan().contains(&400) && found.no_plan().contains(&100));
     assert!(matches!(choice.reason, Reason::Shortest { gain: None }));
-    assert!(matches!(run(&CASE, |_| None), Err(SearchError::NoPlan { tried }) if tried > 10));
+    let (found, choice) = run(CASE, 0.0, |_| None);
+    assert!(choice.is_none() && found.no_plan().len() > 10);
 }
 
 #[test]
 fn of_given_batches_no_other_is_planned() {
-    let request = SearchRequest { dataset: 12, most: 12, ..REQUEST };
-    let mut plan_at = |k: u64, _: Option<&Planned>| {
-        Ok::<_, Infallible>((k != 6).then(|| planned(k, 1.0 + k as f64, false)))
-    };
-    let found = search_among(request, &[12, 6, 4, 3], &|_| 0.0, &mut plan_at).expect("found");
+    let among = Some(vec![500, 12, 6, 4, 3]);
+    let request = SearchRequest { among, within: [0.2; 2], ..REQUEST };
+    let (found, choice) = run(request, 0.0, |k| (k != 6).then_some(1.0 + k as f64));
     let ranked: Vec<u64> = found.ranked().iter().map(|candidate| candidate.batch).collect();
     assert_eq!((ranked, found.no_plan()), (vec![12, 4, 3], vec![6]));
-    assert_eq!(found.choose(0.2, &|_| 0.0).candidate.batch, 4);
+    assert_eq!(choice.expect("found").plan.candidate.batch, 4);
 }
 
 #[test]
 fn limits_end_the_search_with_the_best_so_far() {
-    let (found, _) = run(&Case { evaluations: 2, ..CASE }, |k| Some(1.0 + k as f64)).expect("found");
-    assert_eq!(found.curve().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);
+    let seconds = |k: u64| Some(1.0 + k as f64);
+    let (found, _) = run(SearchRequest { evaluations: 2, ..CASE }, 0.0, seconds);
+    assert_eq!(found.curve().iter().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);
     assert!(found.cut_short);
-    assert!(matches!(run(&Case { dataset: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
-    assert!(matches!(run(&Case { evaluations: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
-    assert!(matches!(run(&Case { least: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
-    assert!(matches!(run(&Case { least: 401, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
-    let stopped = SearchRequest { stop: &|| true, ..REQUEST };
-    let got = search::<Infallible>(stopped, &|_| 0.0, &mut |k, _| Ok(Some(planned(k, 1.0, false))));
-    assert!(matches!(got, Err(SearchError::Stopped)));
-}
-
-#[test]
-fn the_callers_error_comes_through() {
-    let request = REQUEST;
-    assert!(matches!(
-        search(request, &|_| 0.0, &mut |_, _| Err("broken")),
-        Err(SearchError::Caller("broken"))
-    ));
-}
-
-#[test]
-fn the_papers_loop_stops_at_the_first_batch_that_does_not_stall() {
-    let mut asked = Vec::new();
-    let mut plan_at = |k: u64| {
-        asked.push(k);
-        Ok::<_, Infallible>((k == 7 || k == 90).then_some("a plan"))
-    };
-    assert_eq!(accudnn_batch(1, 100, &|| false, &mut plan_at), Ok(Some((90, "a plan"))));
-    assert_eq!(asked, (90..=100).rev().collect::<Vec<u64>>(), "every batch on the way, the largest first");
-    let of = |least: u64, most: u64, good: u64| {
-        accudnn_batch(least, most, &|| false, &mut |k| Ok::<_, Infallible>((k <= good).then_some(())))
-    };
-    assert_eq!(of(1, 100, 0), Ok(None));
-    assert_eq!(of(0, 0, 9), Ok(None));
-    assert_eq!(of(0, 3, 9), Ok(Some((3, ()))));
-    // Batches below the minimum are not tried.
-    assert_eq!((of(8, 10, 7), of(8, 10, 8)), (Ok(None), Ok(Some((8, ())))));
-}
-
-#[test]
-fn the_papers_loop_stops_when_it_is_told_and_hands_failures_on() {
-    let left = std::cell::Cell::new(5);
-    let stop = || left.replace(left.get() - 1) == 0;
-    let mut asked = 0;
-    let mut plan_at = |k: u64| {
-        asked += 1;
-        Ok::<_, Infallible>((k < 50).then_some(()))
-    };
-    assert_eq!(accudnn_batch(1, 100, &stop, &mut plan_at), Ok(None));
-    assert_eq!(asked, 5);
-    assert_eq!(accudnn_batch(1, 9, &|| false, &mut |_| Err::<Option<()>, _>("broken")), Err("broken"));
-}
-
-#[test]
-fn confirmation_keeps_to_the_stated_error_and_allows_no_larger_peak() {
-    let figures = |iteration, peak, relative_error| Observed {
-        iteration: Seconds(iteration),
-        peak: Bytes(peak),
-        relative_error,
-    };
-    let predicted = figures(1.0, 100, 0.05);
-    let accepts = |measured| confirm(&predicted, &measured) == Verdict::Accept;
-    // A measurement that scatters does not excuse the prediction.
-    assert!(!accepts(figures(1.06, 100, 0.02)));
-    assert!(accepts(figures(1.04, 100, 0.02)));
-    assert!(accepts(figures(0.96, 90, 0.0)));
-    assert!(!accepts(figures(1.06, 100, 0.0)));
-    assert!(!accepts(figures(0.9, 100, 0.0)));
-    assert!(!accepts(figures(1.0, 101, 0.0)));
-    assert!(!accepts(figures(f64::NAN, 100, 0.0)));
+    let empty = [
+        SearchRequest { dataset: 0, ..CASE },
+        SearchRequest { evaluations: 0, ..CASE },
+        SearchRequest { least: 401, ..CASE },
+    ];
+    for request in empty {
+        let (found, choice) = run(request, 0.0, seconds);
+        assert!(choice.is_none() && found.no_plan().is_empty());
+    }
+    let plan_at = |k, _: Option<&Planned>| Ok::<_, Infallible>(Some(planned(k, 1.0, false)));
+    let Ok(found) = search(REQUEST, &mut Planner { plan_at, error: 0.0, stops: true });
+    assert!(found.cut_short && found.plans().next().is_none());
+    let broken = |_, _: Option<&Planned>| Err("broken");
+    assert_eq!(
+        search(REQUEST, &mut Planner { plan_at: broken, error: 0.0, stops: false }).err(),
+        Some("broken")
+    );
 }
 
 proptest! {
@@ -295,67 +280,58 @@ proptest! {
     #[test]
     fn one_valley_is_found(most in 2u64..3000, at in 0.0..1.0f64) {
         let floor = ((most as f64 * at) as u64).max(1);
-        let case = Case { dataset: 10_000, most, keeps_all: None, ..CASE };
         let per_sample = |k: u64| 1.0 + ((k as f64) / (floor as f64)).ln().abs();
-        let (_, found) = run(&case, |k| Some(per_sample(k) * k as f64)).expect("found");
-        prop_assert_eq!(found.candidate.batch, floor);
+        let request = SearchRequest { dataset: 10_000, most, ..REQUEST };
+        let (_, choice) = run(request, 0.0, |k| Some(per_sample(k) * k as f64));
+        prop_assert_eq!(choice.expect("found").plan.candidate.batch, floor);
     }
 }
 
 #[test]
 fn nothing_below_the_least_batch_is_considered() {
     // The smaller the batch the shorter the epoch, so only the bound stops the search.
-    let case = Case { least: 150, ..CASE };
-    let (found, choice) = run(&case, |k| Some((k * k) as f64)).expect("there are plans");
-    assert_eq!(choice.candidate.batch, 150);
-    assert!(found.curve().all(|c| c.batch >= 150), "not even the batch that keeps everything");
+    let (found, choice) = run(SearchRequest { least: 150, ..CASE }, 0.0, |k| Some((k * k) as f64));
+    let choice = choice.expect("there are plans");
+    assert_eq!(choice.plan.candidate.batch, 150);
+    assert!(found.curve().iter().all(|c| c.batch >= 150), "not even the batch that keeps everything");
     assert_eq!(choice.reason, Reason::Shortest { gain: None });
 }
 
-/// Seconds of an independent plan, and the additional share of a carried one.
-struct Machine {
-    compute: fn(u64) -> f64,
-    excess: fn(u64) -> f64,
-    slower: fn(u64) -> f64,
-}
-
-impl Machine {
-    fn plan(&self, batch: u64, carried: bool) -> Planned {
-        let compute = (self.compute)(batch);
-        let own = compute * (1.0 + (self.excess)(batch));
-        let makespan = Seconds(own * if carried { 1.0 + (self.slower)(batch) } else { 1.0 });
-        Planned { makespan, carried, ..planned(batch, compute, (self.excess)(batch) > 0.0) }
-    }
+/// Returns a plan whose ops alone take `compute`, and a whole iteration longer by a share of that.
+fn stalling(batch: u64, compute: f64, excess: f64, carried: bool) -> Planned {
+    let plan = planned(batch, compute, excess > 0.0);
+    let iteration = Seconds(compute * (1.0 + excess));
+    let epoch = Sharing::ALONE.epoch(1000, batch, iteration);
+    Planned { carried, candidate: Candidate { iteration, epoch, ..plan.candidate }, ..plan }
 }
 
 #[test]
 fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
     // Beyond 150 a larger batch stalls more; carried plans are slower by up to 1 %, each by a different share.
-    let machine = Machine {
-        compute: |k| 1.0 + 0.01 * k as f64,
-        excess: |k| 2e-4 * k.saturating_sub(150) as f64,
-        slower: |k| (k * 37 % 100) as f64 * 1e-4,
+    let plan = |k: u64, carried: bool| {
+        let excess = 2e-4 * k.saturating_sub(150) as f64;
+        let slower = if carried { (k * 37 % 100) as f64 * 1e-4 } else { 0.0 };
+        stalling(k, 1.0 + 0.01 * k as f64, (1.0 + excess) * (1.0 + slower) - 1.0, carried)
     };
-    let request = SearchRequest { dataset: 1000, least: 8, most: 400, evaluations: 60, ..REQUEST };
     for within in [0.0, 0.01, 0.03] {
-        let request = SearchRequest { within, ..request };
+        let request = SearchRequest { least: 8, evaluations: 60, within: [within; 2], ..REQUEST };
         let (mut own, mut near) = (Vec::new(), Vec::new());
-        let mut plan_at = |k: u64, from: Option<&Planned>| {
+        let mut planner = exact(|k, from| {
             match from {
                 None => own.push(k),
-                Some(from) => near.push((k, from.schedule.batch)),
+                Some(from) => near.push((k, from.candidate.batch)),
             }
-            Ok::<_, Infallible>(Some(machine.plan(k, from.is_some())))
-        };
-        let found = search(request, &|_| 0.0, &mut plan_at).expect("found");
-        let Choice { candidate, plan, .. } = found.choose(within, &|_| 0.0);
-        assert!(!plan.carried && plan.makespan == candidate.iteration);
-        let batches: Vec<u64> = found.curve().map(|c| c.batch).collect();
-        let alone = search_among(request, &batches, &|_| 0.0, &mut |k, _| {
-            Ok::<_, Infallible>(Some(machine.plan(k, false)))
+            Some(plan(k, from.is_some()))
         });
-        let alone = alone.expect("found").choose(within, &|_| 0.0).candidate;
-        assert_eq!(candidate, alone, "within {within}");
+        let Ok(found) = search(request.clone(), &mut planner);
+        let Choice { plan: chosen, .. } = found.choose(&planner).expect("found");
+        drop(planner);
+        assert!(!chosen.carried);
+        let among = Some(found.curve().iter().map(|c| c.batch).collect());
+        let mut planner = exact(|k, _| Some(plan(k, false)));
+        let Ok(alone) = search(SearchRequest { among, ..request }, &mut planner);
+        let alone = alone.choose(&planner).expect("found").plan;
+        assert_eq!(chosen.candidate, alone.candidate, "within {within}");
         assert!(near.len() > 15 && own.len() * 2 < near.len(), "{within}: {own:?} and {near:?}");
         // The plan of a larger batch if it is near, and none from far away.
         assert!(near.iter().all(|(k, from)| from.max(k) * 4 <= from.min(k) * 5), "{near:?}");
@@ -365,26 +341,25 @@ fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
 
 #[test]
 fn a_carried_plan_stays_where_a_plan_of_its_own_is_slower_or_missing() {
-    for own in [None, Some(3.0)] {
-        let mut plan_at = |k: u64, near: Option<&Planned>| {
-            let plan = Planned { carried: near.is_some(), ..planned(k, 1.0, true) };
-            let slower = |seconds| Planned { makespan: Seconds(seconds), ..planned(k, 1.0, true) };
-            Ok::<_, Infallible>(if near.is_some() || k == 10 { Some(plan) } else { own.map(slower) })
-        };
-        let request = SearchRequest { dataset: 100, ..REQUEST };
-        let found = search_among(request, &[10, 9], &|_| 0.0, &mut plan_at).expect("found");
-        let epochs: Vec<f64> = found.curve().map(|c| c.epoch.0).collect();
-        assert_eq!(epochs, [100.0 / 9.0, 10.0]);
+    let request = SearchRequest { among: Some(vec![10, 9]), ..REQUEST };
+    for own in [None, Some(2.0)] {
+        let mut planner = exact(|k, near| match near {
+            None if k != 10 => own.map(|excess| stalling(k, 1.0, excess, false)),
+            near => Some(stalling(k, 1.0, 0.0, near.is_some())),
+        });
+        let Ok(found) = search(request.clone(), &mut planner);
+        let epochs: Vec<f64> = found.curve().iter().map(|c| c.epoch.0).collect();
+        assert_eq!(epochs, [1000.0 / 9.0, 100.0]);
     }
     // The chosen plan is made once.
     let mut asked = Vec::new();
-    let request = SearchRequest { dataset: 100, within: 0.2, ..REQUEST };
-    let mut plan_at = |k: u64, near: Option<&Planned>| {
+    let mut planner = exact(|k, near| {
         asked.push((k, near.is_some()));
-        let own = planned(k, k as f64, k == 10);
-        Ok::<_, Infallible>((near.is_some() || k == 10).then_some(Planned { carried: near.is_some(), ..own }))
-    };
-    let found = search_among(request, &[10, 9], &|_| 0.0, &mut plan_at).expect("found");
-    assert_eq!(found.choose(0.2, &|_| 0.0).candidate.batch, 9);
+        let plan = Planned { carried: near.is_some(), ..planned(k, k as f64, k == 10) };
+        (near.is_some() || k == 10).then_some(plan)
+    });
+    let Ok(found) = search(SearchRequest { within: [0.2; 2], ..request }, &mut planner);
+    assert_eq!(found.choose(&planner).expect("found").plan.candidate.batch, 9);
+    drop(planner);
     assert_eq!(asked, [(10, false), (9, true), (9, false)]);
 }

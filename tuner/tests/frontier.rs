@@ -8,15 +8,15 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::frontier::{Point, budgets, carry};
-use plimsoll_tuner::{Limits, Outcome, PlanError, PlanRequest, Policy, Status, plan};
+use plimsoll_tuner::{Limits, Outcome, Error, PlanRequest, Policy, Status, plan};
 
 /// Plans a trace at each of these budgets, and carries the plans.
-fn frontier(trace: &Trace, request: &PlanRequest<'_>, budgets: &[Bytes]) -> Result<Vec<Point>, PlanError> {
+fn frontier(trace: &Trace, request: &PlanRequest<'_>, budgets: &[Bytes]) -> Result<Vec<Point>, Error> {
     let point = |&budget: &Bytes| {
         let outcome = plan(trace, &PlanRequest { budget, ..*request })?;
         Ok(Point { budget, outcome })
     };
-    carry(trace, request, budgets.iter().map(point).collect::<Result<_, PlanError>>()?)
+    carry(trace, request, budgets.iter().map(point).collect::<Result<_, Error>>()?)
 }
 
 /// The points are in order, monotone, valid for their own budgets, and none is slower than the plan made alone.

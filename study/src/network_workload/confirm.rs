@@ -9,12 +9,12 @@
 
 use crate::error::{Error, Kind};
 use crate::tuning::GOES_ON;
-use crate::workload::Confirmed;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
 use plimsoll_profiler::{Centre, Settling, batch_samples, centre};
 use plimsoll_runtime::data::Dataset;
 use plimsoll_runtime::{Observation, Trainer};
+use plimsoll_tuner::search::Confirmed;
 use std::cell::RefCell;
 
 /// Consecutive iterations that are no faster than those before them, for steadiness.

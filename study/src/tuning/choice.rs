@@ -1,10 +1,10 @@
 //! The choice that a study holds: its files are written together, and reused if they were made for the same workload.
 
-use super::{TuneRequest, Tuned};
+use super::Tuned;
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{exact, in_words};
-use crate::request::{ClusterRequest, RateRequest};
+use crate::request::{RateRequest, TuneRequest};
 use crate::workload::Workload;
 use plimsoll_ir::Document;
 use plimsoll_ir::config::{Config, LearningRate, LearningRateRule};
@@ -73,14 +73,7 @@ pub fn earlier(
         })
     };
     let chosen_for = config.cluster.map(|c| (c.workers, c.interconnect, c.global_batch));
-    // By goodput, the size of an update is part of the choice.
-    let chosen_update = config.cluster.filter(|_| request.goodput.is_some()).map(|c| c.global_batch);
-    let update_of = |cluster: ClusterRequest| chosen_update.unwrap_or(cluster.update_of(batch));
-    let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, update_of(c)));
-    let goodput = |noise: Option<f64>| {
-        noise
-            .map_or("the time of an epoch".to_owned(), |noise| format!("goodput at a noise scale of {noise}"))
-    };
+    let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, c.update_of(batch)));
     let compared = [
         ("network", in_words(&config.network), in_words(&about.network)),
         // A config of an older version does not name its data.
@@ -100,11 +93,6 @@ pub fn earlier(
         ("optimizer", config.optimizer.to_string(), about.optimizer.to_string()),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("workers", workers(chosen_for), workers(asked_for)),
-        (
-            "goal",
-            goodput(config.goodput.map(|goodput| goodput.noise_scale)),
-            goodput(request.goodput.map(|goodput| goodput.noise_scale)),
-        ),
         ("batch", batch.to_string(), batches),
         ("learning rate", rate_of(chosen_by), rate_of(request.rate)),
     ];

@@ -2,16 +2,16 @@
 //! policies at the chosen batch. It is computed once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran, no_run};
-use super::plain::Way;
 use super::{Found, GOES_ON, NO_ALGORITHM_2, Tuner};
 use crate::error::{Error, Kind};
 use crate::report::policies::{self, TIME_LIMIT};
-use crate::request::Searcher;
+use crate::request::{RateRequest, Searcher};
 use crate::workload::SEED;
 use plimsoll_ir::Seconds;
+use plimsoll_ir::config::{Config, ConfigKind, LearningRate};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, Round, Run, Tuning, TuningKind};
-use plimsoll_tuner::model::Model;
+use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{Candidate, Reason};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,25 +24,18 @@ pub(crate) struct Runs<'a> {
     /// Base batch with everything kept.
     pub yours: Option<&'a Ran>,
     /// Other ways to train the base batch.
-    pub ways: &'a [Way],
+    pub ways: Vec<Run>,
     /// Answer of the search that was not requested.
     pub other: Option<&'a Ran>,
 }
 
 /// Returns one round of a search, whose choice was run.
-pub(crate) fn round(
-    tuner: &Tuner<'_>,
-    model: &Model,
-    found: &Found,
-    chosen: &Measured,
-    refit: bool,
-) -> Round {
-    let (costs, by_goodput) = (tuner.costs.borrow(), tuner.request.goodput.is_some());
+pub(crate) fn round(tuner: &Tuner<'_>, found: &Found, refit: bool) -> Round {
     let planned = |candidate: &Candidate| Planned {
         batch: candidate.batch,
         iteration_seconds: candidate.iteration,
-        relative_error: model.iteration_error(candidate.batch),
-        compute_seconds: costs.get(&candidate.batch).map_or(candidate.iteration, |cost| cost.compute),
+        relative_error: tuner.model.iteration_error(candidate.batch),
+        compute_seconds: candidate.compute,
         peak_bytes: candidate.peak,
         at_peak_bytes: candidate.moved.at_peak,
         offloaded_bytes: candidate.moved.offloaded,
@@ -50,34 +43,62 @@ pub(crate) fn round(
         recomputed_ops: candidate.moved.recomputed_ops,
         recomputed_bytes: Some(candidate.moved.recomputed),
         recomputing_seconds: candidate.moved.recomputing,
-        global_batch: by_goodput.then_some(candidate.sharing.iterations * candidate.batch),
-        efficiency: by_goodput.then_some(candidate.sharing.efficiency),
-        epoch_seconds: Some(candidate.sharing.epoch(
-            tuner.workload.samples(),
-            candidate.batch,
-            candidate.iteration,
-        )),
+        epoch_seconds: Some(candidate.epoch),
     };
+    let Measured { candidate, figures, .. } = found.chosen.measured;
     Round {
         candidates: found.curve.iter().map(planned).collect(),
         no_plan: found.no_plan.clone(),
-        chosen: chosen.candidate.batch,
+        chosen: candidate.batch,
         within: found.within,
-        predicted_seconds: chosen.candidate.iteration,
-        measured_seconds: chosen.figures.map(|figures| figures.iteration_seconds),
+        predicted_seconds: candidate.iteration,
+        measured_seconds: figures.map(|figures| figures.iteration_seconds),
         refit,
     }
+}
+
+/// Returns the choice as a config.
+pub(crate) fn config(tuner: &Tuner<'_>, chosen: &Measured) -> Result<Config, Error> {
+    let (workload, request, batch) = (tuner.workload, tuner.request, chosen.candidate.batch);
+    let RateRequest { base_batch, base_rate, rule } = request.rate;
+    let rate = learning_rate(rule, base_batch, base_rate, batch)?;
+    let per_epoch = workload.samples() / batch;
+    let warmup_iterations = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
+    let about = workload.about()?;
+    Ok(Config {
+        kind: ConfigKind,
+        network: about.network,
+        data: about.data,
+        device: about.device,
+        threads: about.threads,
+        link: tuner.model.link(),
+        paced: about.paced,
+        deterministic: about.deterministic,
+        precision: Some(about.precision),
+        modelled: about.modelled_error.is_some(),
+        modelled_error: about.modelled_error,
+        optimizer: about.optimizer,
+        budget_bytes: request.budget,
+        batch,
+        keeps_all: tuner.keeps_all,
+        cluster: request.cluster.map(|cluster| chosen.update(&cluster)),
+        policy: request.policy().to_string(),
+        schedule: "chosen.schedule.json".to_owned(),
+        learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations },
+        predicted: chosen.predicted(),
+        measured: chosen.figures,
+    })
 }
 
 /// Returns the record of a finished tuning.
 pub(crate) fn tuning(
     tuner: &Tuner<'_>,
     profile: &Profile,
-    runs: &Runs<'_>,
+    runs: Runs<'_>,
     rounds: Vec<Round>,
     why: String,
 ) -> Result<Tuning, Error> {
-    let Runs { best, keeper, yours, ways, other } = *runs;
+    let Runs { best, keeper, yours, ways, other } = runs;
     let policies = comparison(tuner, best)?;
     Ok(Tuning {
         kind: TuningKind,
@@ -95,11 +116,11 @@ pub(crate) fn tuning(
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: [
             vec![best.measured.run("chosen"), keeping(keeper), your_own(tuner, yours)?],
-            ways.iter().map(Way::run).collect(),
+            ways,
             vec![other_search(tuner, other)],
         ]
         .concat(),
-        timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
+        timeline: best.confirmed.as_ref().map(|ran| ran.timeline.clone()),
         search: best.plan.log.clone(),
         policies,
         workers: tuner.workers_update(&best.plan)?,
@@ -114,7 +135,7 @@ fn keeping(keeper: Option<&Ran>) -> Run {
 }
 
 /// Returns the name of the answer of the search that was not requested.
-pub fn other_name(search: Searcher) -> &'static str {
+fn other_name(search: Searcher) -> &'static str {
     match search {
         Searcher::Plimsoll => "AccUDNN's search",
         Searcher::Accudnn => "plimsoll's search",
@@ -151,39 +172,32 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     Ok(Run { batch, ..no_run(what, Some(note)) })
 }
 
-/// Explains a search's choice, if epochs within a share of the shortest count as equal, or by goodput.
-pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String {
-    let best = if by_goodput { "the highest goodput" } else { "the shortest epoch" };
+/// Explains a search's choice.
+pub(crate) fn in_words(reason: &Reason) -> String {
     match *reason {
         Reason::Shortest { gain: Some(0.0) } => {
-            format!("{best} predicted, with everything kept")
+            "the shortest epoch predicted, with everything kept".to_owned()
         }
-        Reason::Shortest { gain: Some(gain) } => {
-            let gain = gain * 100.0;
-            let of = if by_goodput { ": the same progress takes" } else { "," };
-            format!("{best} predicted{of} {gain:.1} % less than the largest batch that keeps everything")
-        }
-        Reason::Shortest { gain: None } => format!("{best} predicted"),
+        Reason::Shortest { gain: Some(gain) } => format!(
+            "the shortest epoch predicted, {:.1} % less than the largest batch that keeps everything",
+            gain * 100.0
+        ),
+        Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
         Reason::WithinError { batch, gain, error } => format!(
             "batch {batch} promises {:.1} % less, within the model's error of {:.1} %: everything is kept",
             gain * 100.0,
             error * 100.0
         ),
-        Reason::Near { batch, saves, extra } => {
+        Reason::Near { batch, saves, extra, within } => {
             let [saves, within] = [saves, within].map(|share| share * 100.0);
             let more = if extra > Seconds::ZERO {
                 format!(" and swaps or recomputes for {extra} of each iteration")
             } else {
                 String::new()
             };
-            let has = if by_goodput {
-                format!("makes the same progress in {saves:.2} % less time")
-            } else {
-                format!("has an epoch {saves:.2} % shorter")
-            };
             format!(
-                "batch {batch} {has}{more}; of all within {within:.1} % this one swaps and recomputes least, and is the \
-                 smallest"
+                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and \
+                 recomputes least, and is the smallest"
             )
         }
     }
@@ -200,11 +214,8 @@ fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Error> {
                 _ => error,
             }
         })?;
-    let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
-    all.rows
-        .iter_mut()
-        .filter(|row| row.policy == own.name())
-        .for_each(|row| row.planning_seconds = planning);
+    let row = all.rows.iter_mut().find(|row| row.policy == own.name());
+    row.expect("the planner's own row").planning_seconds = Some(best.plan.planning);
     Ok(all)
 }
 

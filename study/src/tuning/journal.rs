@@ -12,6 +12,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_tuner::search::Planned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,34 +24,24 @@ use std::path::{Path, PathBuf};
 pub struct PlanJournal {
     path: PathBuf,
     made_for: String,
-    known: BTreeMap<u64, Line>,
+    known: BTreeMap<u64, Noted>,
 }
 
 /// The planner's answer at a batch size.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noted {
-    /// Schedule, and the log of its search; `None` if no plan fits.
-    pub plan: Option<(Schedule, SearchLog)>,
-    /// `true` if it was made from the plan of a different batch size.
-    pub carried: bool,
-    /// Seconds of planning.
-    pub planning: Seconds,
-}
-
-/// A line of the journal: one batch size.
-#[derive(Serialize, Deserialize)]
-struct Line {
     /// Digest of all inputs of the plan.
     made_for: String,
     batch: u64,
-    planning_seconds: Seconds,
+    /// Seconds of planning.
+    pub planning_seconds: Seconds,
     /// `true` if it was made from the plan of a different batch size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    carried: bool,
+    pub carried: bool,
     /// `None` if no plan fits.
-    schedule: Option<Schedule>,
+    pub schedule: Option<Schedule>,
     /// Log of the search.
-    search: SearchLog,
+    pub search: SearchLog,
 }
 
 impl PlanJournal {
@@ -71,8 +62,8 @@ impl PlanJournal {
             Err(error) => return Err(Error::io(path, "read", &error)),
         };
         let entries = text.lines().filter_map(|line| entry_of(line.as_bytes()).ok());
-        let lines = entries.filter_map(|entry| serde_json::from_slice::<Line>(entry).ok());
-        let known: BTreeMap<u64, Line> =
+        let lines = entries.filter_map(|entry| serde_json::from_slice::<Noted>(entry).ok());
+        let known: BTreeMap<u64, Noted> =
             lines.filter(|line| line.made_for == made_for).map(|line| (line.batch, line)).collect();
         let journal = PlanJournal { path: path.to_owned(), made_for, known };
         if journal.known.is_empty() && !text.is_empty() {
@@ -92,20 +83,22 @@ impl PlanJournal {
 
     /// Returns an earlier search's answer for this trace.
     pub fn known(&self, trace: &Trace) -> Option<Noted> {
-        let line = self.known.get(&trace.batch)?;
-        let valid = line.schedule.as_ref().is_none_or(|schedule| check(trace, schedule).is_ok());
-        let plan = line.schedule.clone().map(|schedule| (schedule, line.search.clone()));
-        valid.then_some(Noted { plan, carried: line.carried, planning: line.planning_seconds })
+        let noted = self.known.get(&trace.batch)?;
+        let valid = noted.schedule.as_ref().is_none_or(|schedule| check(trace, schedule).is_ok());
+        valid.then(|| noted.clone())
     }
 
-    /// Records the plan of a batch size.
-    pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), Error> {
-        let made_for = self.made_for.clone();
-        let Noted { plan, carried, planning: planning_seconds } = noted;
-        let (schedule, search) = plan.unzip();
-        let search = search.unwrap_or_default();
-        let line = Line { made_for, batch, planning_seconds, carried, schedule, search };
-        let text = serde_json::to_string(&line).expect("a schedule has finite numbers and string keys");
+    /// Records the plan of a batch size, `carried` from a different one; `None` if no plan fits.
+    pub fn note(&self, batch: u64, carried: bool, plan: Option<&Planned>) -> Result<(), Error> {
+        let noted = Noted {
+            made_for: self.made_for.clone(),
+            batch,
+            planning_seconds: plan.map_or(Seconds::ZERO, |plan| plan.planning),
+            carried,
+            schedule: plan.map(|plan| plan.schedule.clone()),
+            search: plan.map(|plan| plan.log.clone()).unwrap_or_default(),
+        };
+        let text = serde_json::to_string(&noted).expect("a schedule has finite numbers and string keys");
         self.append(&line_of(&text))
     }
 
@@ -136,6 +129,7 @@ mod tests {
     use plimsoll_ir::search_log::StepResult;
     use plimsoll_ir::{BytesPerSecond, network::NetworkSpec};
     use plimsoll_testing::chain_trace;
+    use plimsoll_tuner::search::Sharing;
     use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
     fn profile() -> Profile {
@@ -170,25 +164,28 @@ mod tests {
         let made = schedule(&trace);
         let open =
             |budget| PlanJournal::open(&path, &profile, (Bytes(budget), None)).expect("it can be read");
-        let mut tried = open(10);
+        let tried = open(10);
         assert_eq!(tried.known(&trace), None);
         let mut log = SearchLog::default();
         log.add("whole tensors, round 1", Some(Seconds(1.0)), StepResult::NoFaster);
-        let plan = Noted { plan: Some((made, log)), carried: true, planning: Seconds(2.0) };
-        let none = Noted { plan: None, carried: false, planning: Seconds(1.0) };
-        tried.note(1, plan.clone()).expect("it can be written");
-        tried.note(7, none.clone()).expect("it can be written");
-        assert_eq!(open(10).known(&trace), Some(plan));
-        assert_eq!(open(10).known(&Trace { batch: 7, ..trace.clone() }), Some(none.clone()));
+        let planned = Planned::new(trace.clone(), made.clone(), Sharing::ALONE, 10);
+        let planned = Planned { log: log.clone(), planning: Seconds(2.0), ..planned };
+        tried.note(1, true, Some(&planned)).expect("it can be written");
+        tried.note(7, false, None).expect("it can be written");
+        let known = open(10).known(&trace).expect("it was noted");
+        assert_eq!((known.schedule, known.search, known.carried), (Some(made), log, true));
+        assert_eq!(known.planning_seconds, Seconds(2.0));
+        let none = open(10).known(&Trace { batch: 7, ..trace.clone() }).expect("it was noted");
+        assert_eq!((none.schedule, none.carried), (None, false));
         // A schedule that is invalid for the trace is ignored.
         let other = Trace { name: "another".into(), ..trace.clone() };
         assert_eq!(open(10).known(&other), None);
         // A line that was cut off is ignored too.
         let text = fs::read_to_string(&path).expect("the file");
         fs::write(&path, &text[..text.len() - 5]).expect("it can be written");
-        let mut tried = open(10);
+        let tried = open(10);
         assert_eq!(tried.known(&Trace { batch: 7, ..trace.clone() }), None);
-        tried.note(7, none).expect("it can be written");
+        tried.note(7, false, None).expect("it can be written");
         assert!(open(10).known(&Trace { batch: 7, ..trace.clone() }).is_some());
         assert_eq!(open(11).known(&trace), None);
         assert!(!path.exists(), "what was made for another budget is gone");

@@ -4,13 +4,12 @@ use crate::request::ClusterRequest;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Cluster, Figures};
 use plimsoll_ir::profile::BatchSamples;
-use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::tuning::Run;
-use plimsoll_tuner::search::{Candidate, Observed, Planned, Verdict, confirm};
+use plimsoll_tuner::search::{Candidate, Confirmed, Planned};
 
 /// A choice and its measured times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// The planner's figures; `between` is the measured one.
     pub candidate: Candidate,
     /// Measured iteration and other figures; `None` if the device is modelled.
@@ -34,27 +33,8 @@ impl Measured {
 
     /// Returns the run for the record.
     pub(crate) fn run(&self, what: &str) -> Run {
-        let Candidate { batch, sharing, .. } = self.candidate;
-        Run {
-            what: what.to_owned(),
-            batch,
-            predicted: Some(self.predicted()),
-            measured: self.figures,
-            efficiency: (sharing.efficiency != 1.0).then_some(sharing.efficiency),
-            note: None,
-        }
-    }
-
-    /// Returns the time for as much progress as a pass over the data makes with samples of worth 1.
-    pub fn progress(&self) -> Seconds {
-        self.known().epoch_seconds * (1.0 / self.candidate.sharing.efficiency)
-    }
-
-    /// Returns the samples a second of all workers, weighed by their worth.
-    pub fn goodput(&self) -> f64 {
-        let Candidate { batch, sharing, .. } = self.candidate;
-        let known = self.known();
-        sharing.goodput(batch, known.iteration_seconds + known.between_seconds)
+        let (batch, predicted) = (self.candidate.batch, Some(self.predicted()));
+        Run { what: what.to_owned(), batch, predicted, measured: self.figures, note: None }
     }
 
     /// Returns the workers' update: its passes as measured if they were, and its exchange as predicted.
@@ -76,37 +56,63 @@ impl Measured {
     pub fn known(&self) -> Figures {
         self.figures.unwrap_or_else(|| self.predicted())
     }
+
+    /// Returns `true` if a run took more or less time than predicted, by more than the stated error, or more memory; `false` if
+    /// it was not run.
+    pub(crate) fn is_off(&self) -> bool {
+        let Measured { candidate, figures, predicted_error } = self;
+        let Some(figures) = figures else { return false };
+        let off = figures.iteration_seconds / candidate.iteration - 1.0;
+        tracing::info!(
+            "batch {}: predicted {} within {:.1} %, measured {}, {:+.1} % off",
+            candidate.batch,
+            candidate.iteration,
+            predicted_error * 100.0,
+            figures.iteration_seconds,
+            off * 100.0
+        );
+        // A time that is not a number is off.
+        !(off.abs() <= *predicted_error && figures.peak_bytes <= candidate.peak)
+    }
 }
 
 /// Returns the record of a way to train that was not run, with the reason.
 pub(crate) fn no_run(what: &str, note: Option<String>) -> Run {
-    Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, efficiency: None, note }
+    Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note }
 }
 
 /// A plan that was run, or would have been if the device were not modelled.
 pub(crate) struct Ran {
     pub measured: Measured,
     pub plan: Planned,
-    /// Timed samples; `None` on a modelled device.
-    pub ran: Option<Timed>,
-}
-
-/// Samples and timeline of iterations that were timed command by command.
-pub(crate) struct Timed {
-    /// Samples that would correct the model.
-    pub samples: BatchSamples,
-    /// Timeline of a typical iteration.
-    pub timeline: Timeline,
+    /// Results of the run; `None` on a modelled device.
+    pub confirmed: Option<Confirmed>,
 }
 
 impl Ran {
+    /// Returns a plan with its run, for an epoch of this many samples.
+    pub fn new(plan: Planned, confirmed: Option<Confirmed>, predicted_error: f64, samples: u64) -> Ran {
+        let Candidate { batch, iteration, sharing, .. } = plan.candidate;
+        let between = confirmed.as_ref().map_or(Seconds::ZERO, |ran| ran.between);
+        let epoch_of = |iteration| sharing.epoch(samples, batch, iteration + between);
+        let figures = confirmed.as_ref().map(|ran| Figures {
+            iteration_seconds: ran.iteration,
+            relative_error: ran.scatter,
+            between_seconds: between,
+            epoch_seconds: epoch_of(ran.iteration),
+            peak_bytes: ran.peak,
+        });
+        let candidate = Candidate { between, epoch: epoch_of(iteration), ..plan.candidate };
+        Ran { measured: Measured { candidate, figures, predicted_error }, plan, confirmed }
+    }
+
     pub fn batch(&self) -> u64 {
         self.measured.candidate.batch
     }
 
-    /// Returns [`Measured::progress`].
-    pub fn progress(&self) -> Seconds {
-        self.measured.progress()
+    /// Returns the seconds of an epoch; of a modelled device, the model's.
+    pub fn epoch(&self) -> Seconds {
+        self.measured.known().epoch_seconds
     }
 
     /// Returns the source of the figures: `measured` or `modelled`.
@@ -127,9 +133,9 @@ impl Ran {
     /// as equal, or it is equal to one that swaps or recomputes.
     pub fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
         let (batch, known) = (self.batch(), self.how_known());
-        if self.progress() * (1.0 + within) <= other.progress() {
+        if self.epoch() * (1.0 + within) <= other.epoch() {
             Some(format!("keeping everything at batch {batch} is {known} to be faster"))
-        } else if !other.keeps_everything() && self.progress() <= other.progress() * (1.0 + within) {
+        } else if !other.keeps_everything() && self.epoch() <= other.epoch() * (1.0 + within) {
             Some(format!("keeping everything at batch {batch} is {known} to be no slower"))
         } else {
             None
@@ -139,7 +145,7 @@ impl Ran {
     /// States that `other` gains nothing over this run, if that is so: it is faster by no more than the scatter of both, or
     /// than counts as equal.
     pub fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
-        let gain = 1.0 - other.progress() / self.progress();
+        let gain = 1.0 - other.epoch() / self.epoch();
         let equal = self.scatter().hypot(other.scatter()).max(within);
         let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
         if gain <= 0.0 {
@@ -178,35 +184,28 @@ pub fn run_missed(run: &Run) -> Option<String> {
     Some(format!("At batch {batch} ({what}) an iteration took {words}"))
 }
 
-/// Returns `true` if a plan's time differs from the prediction by more than the model's stated error; `false` if it was not
-/// run.
-pub(crate) fn wants_refit(ran: &Ran) -> bool {
-    let Some(figures) = &ran.measured.figures else { return false };
-    let (said, error) = (predicted(&ran.measured), ran.measured.predicted_error * 100.0);
-    let off = (figures.iteration_seconds / said.iteration - 1.0) * 100.0;
-    tracing::info!(
-        "batch {}: predicted {} within {error:.1} %, measured {}, {off:+.1} % off",
-        ran.batch(),
-        said.iteration,
-        figures.iteration_seconds
-    );
-    matches!(confirm(&said, &observed(figures)), Verdict::Refit { .. })
-}
-
-/// Returns the model's prediction.
-fn predicted(measured: &Measured) -> Observed {
-    let Candidate { iteration, peak, .. } = measured.candidate;
-    Observed { iteration, peak, relative_error: measured.predicted_error }
-}
-
-fn observed(figures: &Figures) -> Observed {
-    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = *figures;
-    Observed { iteration, peak, relative_error }
+/// Replaces the profile's samples of the same batch size, or adds the new ones. Older samples were measured under a different
+/// plan or at a different time, and would outvote the new ones. An alternative that did not run this time keeps its samples.
+pub(crate) fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
+    match batches.iter_mut().find(|b| b.batch == new.batch) {
+        Some(known) => {
+            let ops = std::mem::take(&mut known.ops).into_iter().zip(new.ops);
+            let ops = ops.map(|(known, new)| known.replaced_by(new)).collect();
+            *known = BatchSamples { ops, ..new };
+        }
+        None => {
+            batches.push(new);
+            batches.sort_by_key(|b| b.batch);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_ir::Bytes;
+    use plimsoll_ir::profile::{AlternativeSamples, OpSamples};
+    use plimsoll_ir::trace::Phase;
 
     #[test]
     fn a_prediction_that_was_further_off_than_stated_is_told_with_both_numbers() {
@@ -216,7 +215,7 @@ mod tests {
                 relative_error: 0.086,
                 between_seconds: Seconds::ZERO,
                 epoch_seconds: Seconds(1.0),
-                peak_bytes: plimsoll_ir::Bytes(1),
+                peak_bytes: Bytes(1),
             };
             let said = missed(Seconds(measured), &predicted);
             assert_eq!(said.is_some(), !says.is_empty(), "{said:?}");
@@ -227,5 +226,30 @@ mod tests {
         check(0.009_2, &[]);
         check(0.023_98, &["23.98 ms", "+139.8 % off", "10 ms", "8.6 %"]);
         check(0.008, &["-20.0 % off"]);
+    }
+
+    fn samples(batch: u64, usual: &[f64], alternative: &[f64]) -> BatchSamples {
+        let seconds = |all: &[f64]| all.iter().copied().map(Seconds).collect::<Vec<_>>();
+        let alternative = AlternativeSamples {
+            name: "lean".into(),
+            workspace_bytes: Bytes::ZERO,
+            seconds: seconds(alternative),
+        };
+        let alternatives = if alternative.seconds.is_empty() { vec![] } else { vec![alternative] };
+        let (name, kind) = ("a.forward".into(), "conv".into());
+        let op =
+            OpSamples { name, kind, phase: Phase::Forward, flops: 1, seconds: seconds(usual), alternatives };
+        BatchSamples { whole_seconds: seconds(usual), ops: vec![op], ..BatchSamples::none(batch) }
+    }
+
+    #[test]
+    fn samples_of_a_refit_stand_in_the_place_of_older_ones() {
+        let mut batches = vec![samples(2, &[1.0, 1.0], &[3.0]), samples(8, &[4.0], &[])];
+        take_in(&mut batches, samples(4, &[2.0], &[]));
+        take_in(&mut batches, samples(2, &[1.5], &[]));
+        assert_eq!(batches.iter().map(|b| b.batch).collect::<Vec<_>>(), [2, 4, 8]);
+        assert_eq!(batches[0].whole_seconds, [Seconds(1.5)]);
+        assert_eq!(batches[0].ops[0].seconds, [Seconds(1.5)], "older ones do not outvote it");
+        assert_eq!(batches[0].ops[0].alternatives[0].seconds, [Seconds(3.0)], "what did not run stays");
     }
 }

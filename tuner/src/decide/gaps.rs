@@ -9,9 +9,7 @@
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that lie
 //! strictly between its two uses. With all gaps swapped, every slot holds only the operands of its op.
 
-use crate::decide::placement::{
-    Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Window,
-};
+use crate::decide::placement::{HomeId, Opens, Placement, Residency, Slot, Step, Transfers, Window};
 use crate::decide::windows::{Clock, Course, Move, MoveId};
 use crate::levels::Levels;
 use plimsoll_ir::trace::{Op, Trace};
@@ -273,10 +271,8 @@ impl Gaps {
             again: false,
             alternative: *alternative,
         }));
-        // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last use
-        // and writer, then by next use and gap.
-        type Key = (Slot, Direction, (Slot, Slot), (Slot, GapId));
-        let mut keyed: Vec<(Key, Transfer)> = Vec::new();
+        // In the order of the course of these gaps: by next use and gap.
+        let mut transfers = Transfers::new();
         let mut home = HomeId(0);
         for Live { tensor, bytes, slots, opens, gaps } in self.lives.iter().cloned() {
             let residency = |home, slots, opens| Residency { tensor, bytes: 0..bytes, home, slots, opens };
@@ -284,24 +280,16 @@ impl Gaps {
             for g in GapId::each(gaps) {
                 let Some(window) = windows[g] else { continue };
                 let gap = &self.gaps[g];
-                let order = (gap.before, g);
                 let here =
                     placement.residencies.push_and_get_key(residency(home, begins..window.leaves, opens));
-                if let Some(before) = window.offload {
-                    let transfer = Transfer { residency: here, direction: Direction::Offload, before };
-                    keyed.push(((before, Direction::Offload, (gap.after, gap.writer), order), transfer));
-                }
-                let before = window.returns;
-                let transfer = Transfer { residency: here.next(), direction: Direction::Prefetch, before };
-                keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), order), transfer));
+                transfers.add(here, window, [gap.after, gap.writer], (gap.before, g));
                 (begins, opens) = (window.returns, Opens::Prefetched);
                 home = home.next();
             }
             placement.residencies.push(residency(home, begins..slots.end, opens));
             home = home.next();
         }
-        keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
-        placement.transfers = keyed.into_iter().map(|(_, transfer)| transfer).collect();
+        placement.transfers = transfers.sorted();
         placement
     }
 

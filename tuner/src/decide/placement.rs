@@ -107,6 +107,34 @@ pub struct Transfer {
     pub before: Slot,
 }
 
+/// Slot, offloads first and those by last use and writer, then by `Order`.
+type Key<Order> = (Slot, Direction, [Slot; 2], Order);
+
+/// Transfers of a placement, collected in any order, each with the key by which they are sorted.
+pub struct Transfers<Order>(Vec<(Key<Order>, Transfer)>);
+
+impl<Order: Copy + Ord> Transfers<Order> {
+    pub fn new() -> Transfers<Order> {
+        Transfers(Vec::new())
+    }
+
+    /// Adds those of a gap that follows a residency, after this last use and this writer; the next residency ends the gap.
+    pub fn add(&mut self, residency: ResidencyId, window: Window, used: [Slot; 2], order: Order) {
+        if let Some(before) = window.offload {
+            let transfer = Transfer { residency, direction: Direction::Offload, before };
+            self.0.push(((before, Direction::Offload, used, order), transfer));
+        }
+        let (residency, direction, before) = (residency.next(), Direction::Prefetch, window.returns);
+        let transfer = Transfer { residency, direction, before };
+        self.0.push(((before, direction, [Slot::START; 2], order), transfer));
+    }
+
+    pub fn sorted(mut self) -> TiVec<TransferId, Transfer> {
+        self.0.sort_by_key(|(key, transfer)| (*key, transfer.residency));
+        self.0.into_iter().map(|(_, transfer)| transfer).collect()
+    }
+}
+
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {

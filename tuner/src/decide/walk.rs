@@ -19,7 +19,7 @@ pub use trail::{Trail, earlier};
 
 use crate::compact::Compact;
 use crate::decide::placement::{
-    Direction, HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, Window,
+    HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfers, Window,
 };
 use crate::decide::windows::{Course, Move, MoveId};
 use crate::iteration::values::{Choice, Decisions, GapId, OpAlternative, Touch, ValueId, Values};
@@ -506,17 +506,11 @@ impl Walk {
             moves[*instance].push(m);
         }
         let mut placing =
-            Placing { walk: self, values, windows, placement, keyed: Vec::new(), homes: HomeId(0) };
+            Placing { walk: self, values, windows, placement, transfers: Transfers::new(), homes: HomeId(0) };
         self.instances.iter().zip(&moves).for_each(|(here, moves)| placing.add(here, moves));
-        let Placing { mut placement, mut keyed, .. } = placing;
-        keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
-        placement.transfers = keyed.into_iter().map(|(_, transfer)| transfer).collect();
-        placement
+        Placement { transfers: placing.transfers.sorted(), ..placing.placement }
     }
 }
-
-/// Order of transfers, as in [`crate::decide::windows`]: by slot, offloads first and those by last use and writer, then by move.
-type Key = (Slot, Direction, (Slot, Slot), MoveId);
 
 /// Turns instances into residencies.
 struct Placing<'a> {
@@ -524,8 +518,8 @@ struct Placing<'a> {
     values: &'a Values,
     windows: &'a TiSlice<MoveId, Window>,
     placement: Placement,
-    /// Transfers with the key that orders them.
-    keyed: Vec<(Key, Transfer)>,
+    /// In the order of [`crate::decide::windows`]: by move.
+    transfers: Transfers<MoveId>,
     homes: HomeId,
 }
 
@@ -571,13 +565,7 @@ impl Placing<'_> {
                 let slots = begins..window.leaves;
                 let residency = Residency { tensor, bytes: bytes.clone(), home, slots, opens };
                 let here: ResidencyId = self.placement.residencies.push_and_get_key(residency);
-                if let Some(before) = window.offload {
-                    let transfer = Transfer { residency: here, direction: Direction::Offload, before };
-                    self.keyed.push(((before, Direction::Offload, (piece.after, piece.writer), m), transfer));
-                }
-                let before = window.returns;
-                let transfer = Transfer { residency: here.next(), direction: Direction::Prefetch, before };
-                self.keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), m), transfer));
+                self.transfers.add(here, window, [piece.after, piece.writer], m);
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
             // If all of it leaves, it may return elsewhere.

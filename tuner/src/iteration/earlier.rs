@@ -9,7 +9,7 @@
 //! This file deliberately does not make the decisions fit (`policies/plimsoll/adapted.rs`).
 
 use crate::iteration::values::{Choice, Decisions, GapId, OpAlternative, PARTS, ValueId, Values};
-use crate::request::{Allow, PlanError};
+use crate::request::{Allow, Error};
 use plimsoll_ir::schedule::{Command, Schedule, moved};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Document, OpId, TensorId, check};
@@ -35,13 +35,14 @@ impl Earlier {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Trace`] for a trace that contradicts itself, [`PlanError::Earlier`] for a schedule that is not valid for it.
-    pub fn new(trace: &Trace, schedule: &Schedule) -> Result<Earlier, PlanError> {
+    /// The trace contradicts itself, or the schedule is not valid for it.
+    pub fn new(trace: &Trace, schedule: &Schedule) -> Result<Earlier, Error> {
         trace.validate()?;
-        check::check(trace, schedule).map_err(|violation| PlanError::Earlier {
-            trace: trace.name.clone(),
-            batch: trace.batch,
-            violation: violation.to_string(),
+        check::check(trace, schedule).map_err(|violation| {
+            let Trace { name, batch, .. } = trace;
+            Error::usage(format_args!(
+                "the earlier schedule is not valid for its trace, `{name}` at batch {batch}: {violation}"
+            ))
         })?;
         let pool = schedule.budget_bytes.saturating_sub(trace.resident_bytes);
         let values = Values::new(trace, pool, Allow::ALL);

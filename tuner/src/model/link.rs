@@ -18,8 +18,8 @@
 //! will have, and the remaining effect is in the errors of held-out batch sizes.
 //! out.
 
-use super::FitError;
 use super::line::Line;
+use crate::request::Error;
 use plimsoll_ir::profile::{BesideSamples, LinkSamples, PageableSamples, Rate, TransferSample};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -93,7 +93,7 @@ const UNDISTURBED: f64 = 0.95;
 
 impl LinkModel {
     /// Fits the four rates.
-    pub fn fit(samples: &LinkSamples) -> Result<LinkModel, FitError> {
+    pub fn fit(samples: &LinkSamples) -> Result<LinkModel, Error> {
         Ok(LinkModel {
             offload_alone: fit_rate("offload_alone", &samples.offload_alone)?,
             prefetch_alone: fit_rate("prefetch_alone", &samples.prefetch_alone)?,
@@ -140,7 +140,7 @@ pub fn planned_link(alone: [BytesPerSecond; 2], together: [BytesPerSecond; 2]) -
 
 /// Fits the rate through the median of each size. If time does not grow with the bytes (only one size, or noise), the latency is
 /// 0 and the rate is that of the largest size.
-fn fit_rate(which: &'static str, samples: &[TransferSample]) -> Result<FittedRate, FitError> {
+fn fit_rate(which: &str, samples: &[TransferSample]) -> Result<FittedRate, Error> {
     let mut sizes: BTreeMap<Bytes, Vec<f64>> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.bytes.0 > 0 && s.seconds.0 > 0.0 && s.seconds.0.is_finite()) {
         sizes.entry(sample.bytes).or_default().push(sample.seconds.0);
@@ -148,7 +148,9 @@ fn fit_rate(which: &'static str, samples: &[TransferSample]) -> Result<FittedRat
     let points: Vec<(f64, f64)> =
         sizes.into_iter().map(|(bytes, mut seconds)| (bytes.to_f64(), super::median(&mut seconds))).collect();
     let Some((largest, slowest)) = points.last().copied() else {
-        return Err(FitError::NoTransfers { which });
+        return Err(Error::usage(format_args!(
+            "the profile has no usable transfer for `{which}`; run `profile` again"
+        )));
     };
     let mut line = Line::fit(&points).expect("there is a point, and it is above zero");
     if line.slope <= 0.0 {
@@ -236,7 +238,8 @@ mod tests {
         assert!((fitted.rate.bytes_per_second.0 - 1e6).abs() < 1.0);
         assert_eq!(fitted.rate.latency_seconds, Seconds::ZERO);
         let none = TransferSample { bytes: Bytes(0), seconds: Seconds(1e-3) };
-        assert_eq!(fit_rate("offload_alone", &[none]), Err(FitError::NoTransfers { which: "offload_alone" }));
+        let error = fit_rate("offload_alone", &[none]).expect_err("a transfer of nothing");
+        assert!(error.message.contains("no usable transfer for `offload_alone`"), "{error}");
         // Larger is faster: noise; the rate is that of the largest.
         let fast = TransferSample { bytes: Bytes(4000), seconds: Seconds(0.5e-3) };
         let fitted = fit_rate("offload_alone", &[one, fast]).expect("there are samples");

@@ -38,67 +38,17 @@ pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown, planned_link};
 
 use crate::numbers::real;
+use crate::request::Error;
 use alternatives::Ratios;
 use curve::Curve;
 use layer::{Fitted, Point};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::trace::{Op, Phase, Trace};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Trace};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use whole::LeftOver;
-
-/// Reason why a profile gives no model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FitError {
-    /// There is no measured batch size, or one without ops.
-    #[error("the profile holds no op times; run `profile` again")]
-    NoSamples,
-    /// The batch sizes do not hold the same ops, or an op has no time.
-    #[error(
-        "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run `profile` again"
-    )]
-    Ops {
-        /// Batch size of the op.
-        batch: u64,
-        /// Position of the op in the profile.
-        position: usize,
-        /// Name of the op.
-        name: String,
-    },
-    /// Two ops share a name, which must identify an op of the trace.
-    #[error("two ops of the profile are called `{name}`; names tell ops apart")]
-    TwoOps {
-        /// Shared name.
-        name: String,
-    },
-    /// One of the four link measurements is empty.
-    #[error("the profile has no usable transfer for `{which}`; run `profile` again")]
-    NoTransfers {
-        /// Name of the measurement.
-        which: &'static str,
-    },
-}
-
-/// The profile has no op like this.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no `{kind}` op like `{name}` was measured; profile the network that the trace is of")]
-pub struct UnknownOp {
-    /// Name of the op.
-    pub name: String,
-    /// Layer type of the op.
-    pub kind: String,
-}
-
-/// Predicted seconds, with their relative error.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prediction {
-    /// Predicted seconds.
-    pub seconds: Seconds,
-    /// Estimated on held-out batch sizes; 1 if none could be held out.
-    pub relative_error: f64,
-}
 
 /// Prediction of a batch size by a model fitted without it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -158,8 +108,6 @@ struct Layer {
     size: Size,
     /// Ratios of its alternatives, by name.
     alternatives: BTreeMap<String, Ratios>,
-    /// Error inside and outside the measured range.
-    relative_error: [f64; 2],
 }
 
 /// Key of the group curves.
@@ -205,13 +153,17 @@ struct Data {
 }
 
 impl Data {
-    fn new(profile: &Profile) -> Result<Data, FitError> {
+    fn new(profile: &Profile) -> Result<Data, Error> {
         // Batch sizes that occur in the profile more than once (measured again to refit) are merged.
         let mut batches: BTreeMap<u64, Vec<&BatchSamples>> = BTreeMap::new();
         for samples in &profile.batches {
             batches.entry(samples.batch).or_default().push(samples);
         }
-        let first = profile.batches.first().filter(|b| !b.ops.is_empty()).ok_or(FitError::NoSamples)?;
+        let first = profile
+            .batches
+            .first()
+            .filter(|b| !b.ops.is_empty())
+            .ok_or_else(|| Error::usage("the profile holds no op times; run `profile` again"))?;
         let names: Vec<(String, Type)> =
             first.ops.iter().map(|op| (op.name.clone(), Type::of(&op.name, &op.kind, op.phase))).collect();
         let all = |position: usize| {
@@ -225,7 +177,12 @@ impl Data {
         let mut totals = Vec::new();
         for (batch, parts) in &batches {
             for (position, (name, _)) in names.iter().enumerate() {
-                let mismatch = || FitError::Ops { batch: *batch, position, name: name.clone() };
+                let mismatch = || {
+                    Error::usage(format_args!(
+                        "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run \
+                         `profile` again"
+                    ))
+                };
                 let mut seconds = Vec::new();
                 let mut flops = 0;
                 for part in parts {
@@ -408,19 +365,20 @@ fn sum_of(data: &Data, curves: &BTreeMap<Type, Curve>, layers: &[Fitted], b: usi
 
 impl Model {
     /// Fits the model to a profile. The same profile gives the same model.
-    pub fn fit(profile: &Profile) -> Result<Model, FitError> {
+    pub fn fit(profile: &Profile) -> Result<Model, Error> {
         let link = LinkModel::fit(&profile.link)?;
         let data = Data::new(profile)?;
         let fits = fit_all(&data, None, None);
-        let (held_out, errors) = hold_out(&data, &fits);
+        let held_out = hold_out(&data, &fits);
         let mut layers = BTreeMap::new();
         let sizes = data.points.iter().zip(&data.names).map(|(points, (_, of))| Size::of(points, of.phase));
-        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors).zip(&data.alternatives);
-        for (((((name, of), fitted), size), relative_error), alternatives) in of_ops {
-            let layer =
-                Layer { of: of.clone(), fitted, size, alternatives: alternatives.clone(), relative_error };
+        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(&data.alternatives);
+        for ((((name, of), fitted), size), alternatives) in of_ops {
+            let layer = Layer { of: of.clone(), fitted, size, alternatives: alternatives.clone() };
             if layers.insert(name.clone(), layer).is_some() {
-                return Err(FitError::TwoOps { name: name.clone() });
+                return Err(Error::usage(format_args!(
+                    "two ops of the profile are called `{name}`; names tell ops apart"
+                )));
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
@@ -431,12 +389,6 @@ impl Model {
         Ok(Model { layers, curves, iteration, held_out, scatter, of_model, range, link })
     }
 
-    /// Returns the seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of
-    /// its layer type, with the error 1, because no held-out measurement can estimate it.
-    pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, UnknownOp> {
-        self.share(op, batch, self.adds_up(batch))
-    }
-
     /// Returns the factor by which the layers' curves add up to the iteration at a batch size.
     fn adds_up(&self, batch: u64) -> f64 {
         let k = batch as f64;
@@ -444,45 +396,34 @@ impl Model {
         self.iteration.adds_up(batch, self.layers.values().map(seconds).sum())
     }
 
-    fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Prediction, UnknownOp> {
-        let (k, x) = (batch as f64, size(op.flops, batch));
-        let of = Type::of(&op.name, &op.kind, op.phase);
-        let own = self.layers.get(&op.name).filter(|layer| layer.of == of);
-        let curve = self.curves.get(&of);
-        let (seconds, relative_error) = match (own, curve) {
-            (Some(layer), Some(curve)) => {
-                (layer.fitted.at(k, x, curve), layer.relative_error[usize::from(!self.inside(batch))])
-            }
-            (None, Some(curve)) => (curve.at(x), UNKNOWN),
-            (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
-        };
-        Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
-    }
-
-    /// Returns the ratio of an op's seconds in one of its alternatives to those in its usual one. An alternative that was not
-    /// measured counts as [`alternatives::UNMEASURED`]: it is chosen if nothing else fits, and never for its speed.
-    fn ratio(&self, op: &Op, alternative: &str, batch: u64) -> f64 {
-        let known = self.layers.get(&op.name).and_then(|layer| layer.alternatives.get(alternative));
-        known.map_or(alternatives::UNMEASURED, |ratios| ratios.at(batch as f64))
+    /// Returns the share of an op in an iteration, if they add up by this factor. An op that was not measured itself gets the curve
+    /// of its layer type.
+    fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Seconds, Error> {
+        let Op { name, kind, phase, flops, .. } = op;
+        let (of, x) = (Type::of(name, kind, *phase), size(*flops, batch));
+        let curve = self.curves.get(&of).ok_or_else(|| {
+            Error::usage(format_args!(
+                "no `{kind}` op like `{name}` was measured; profile the network that the trace is of"
+            ))
+        })?;
+        let own = self.layers.get(name).filter(|layer| layer.of == of);
+        let seconds = own.map_or_else(|| curve.at(x), |layer| layer.fitted.at(batch as f64, x, curve));
+        Ok(Seconds(adds_up * seconds.max(0.0)))
     }
 
     /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written if an op is unknown.
-    pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
+    pub fn fill(&self, trace: &mut Trace) -> Result<(), Error> {
         let adds_up = self.adds_up(trace.batch);
-        let seconds: Vec<Seconds> = trace
-            .ops
-            .iter()
-            .map(|op| self.share(op, trace.batch, adds_up).map(|prediction| prediction.seconds))
-            .collect::<Result<_, _>>()?;
+        let share = |op: &Op| self.share(op, trace.batch, adds_up);
+        let seconds: Vec<Seconds> = trace.ops.iter().map(share).collect::<Result<_, _>>()?;
         for (op, seconds) in trace.ops.iter_mut().zip(seconds) {
             op.seconds = seconds;
-            let ratios: Vec<f64> = op
-                .alternatives
-                .iter()
-                .map(|alternative| self.ratio(op, &alternative.name, trace.batch))
-                .collect();
-            for (alternative, ratio) in op.alternatives.iter_mut().zip(ratios) {
-                alternative.seconds = seconds * ratio;
+            let layer = self.layers.get(&op.name);
+            for Alternative { name, seconds: of_alternative, .. } in &mut op.alternatives {
+                // One that was not measured is chosen if nothing else fits, and never for its speed.
+                let known = layer.and_then(|layer| layer.alternatives.get(name));
+                let ratio = known.map_or(alternatives::UNMEASURED, |ratios| ratios.at(trace.batch as f64));
+                *of_alternative = seconds * ratio;
             }
         }
         Ok(())
@@ -534,41 +475,29 @@ impl Model {
     }
 }
 
-/// Leaves every batch size out in turn. Returns the predictions of whole iterations, and for each op the root mean square of its
-/// relative errors inside the measured range and the largest at its ends.
-fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
+/// Leaves every batch size out in turn. Returns the predictions of whole iterations.
+fn hold_out(data: &Data, full: &Fits) -> Vec<HeldOut> {
     let count = data.batches.len();
-    let unknown = vec![[UNKNOWN; 2]; data.names.len()];
     if count < 2 {
-        return (Vec::new(), unknown);
+        return Vec::new();
     }
-    let mut held_out = Vec::new();
-    let mut offs: Vec<Vec<f64>> = vec![Vec::new(); data.names.len()];
-    for b in 0..count {
+    let held_out = (0..count).map(|b| {
         let fits = fit_all(data, Some(b), Some(full));
-        let seconds = |j: usize| {
+        let off = |j: usize| {
             let p = data.points[j][b];
-            fits.layers[j].at(p.batch, p.x, &fits.curves[&data.names[j].1]).max(0.0)
+            let seconds = fits.layers[j].at(p.batch, p.x, &fits.curves[&data.names[j].1]).max(0.0);
+            (seconds / p.seconds - 1.0).abs()
         };
-        for (j, offs) in offs.iter_mut().enumerate() {
-            offs.push((seconds(j) / data.points[j][b].seconds - 1.0).abs());
-        }
         let sum = sum_of(data, &fits.curves, &fits.layers, b);
-        let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
-        held_out.push(HeldOut {
+        HeldOut {
             batch: data.batches[b],
             inside: count >= 3 && layer::folds(count).contains(&b),
             predicted: Seconds(sum * fits.iteration.adds_up(data.batches[b], sum)),
             measured: Seconds(data.totals[b]),
-            op_relative_error,
-        });
-    }
-    let errors = offs.iter().map(|offs| {
-        let inside = &offs[layer::folds(count)];
-        let root_mean_square = (inside.iter().map(|off| off * off).sum::<f64>() / real(inside.len())).sqrt();
-        [root_mean_square, offs[0].max(offs[count - 1])]
+            op_relative_error: median(&mut (0..data.names.len()).map(off).collect::<Vec<_>>()),
+        }
     });
-    (held_out, errors.collect())
+    held_out.collect()
 }
 
 #[cfg(test)]

@@ -26,35 +26,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use typed_index_collections::TiVec;
 
-/// Reason why a placement could not be lowered: a bug in the policy that made it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LowerError {
-    /// A step reads a tensor of which no residency holds the bytes in the right version.
-    #[error("step {step} needs {value} of {tensor}, which is not on the device then")]
-    Absent {
-        /// Step of the compute stream.
-        step: u32,
-        tensor: TensorId,
-        /// Value: the tensor in the version that the step reads.
-        value: ValueId,
-    },
-    /// A transfer has nothing to copy.
-    #[error("a transfer of {tensor} before {before} has nothing to copy")]
-    NothingToCopy {
-        tensor: TensorId,
-        /// Slot before which it is listed.
-        before: Slot,
-    },
-    /// A residency is neither used nor offloaded.
-    #[error("the {residency} of {tensor} is never used")]
-    Unused {
-        /// Unused residency.
-        residency: ResidencyId,
-        tensor: TensorId,
-    },
+fn unused(residency: ResidencyId, tensor: TensorId) -> String {
+    format!("the {residency} of {tensor} is never used")
 }
 
-/// Returns the schedule. `addresses` are those of `items`, which are those of `placement`.
+/// Returns the schedule, or the reason why the placement cannot be lowered: a bug in the policy that made it. `addresses` are those
+/// of `items`, which are those of `placement`.
 pub fn lower(
     trace: &Trace,
     placement: &Placement,
@@ -62,7 +39,7 @@ pub fn lower(
     addresses: &Addresses,
     budget: Bytes,
     link: Link,
-) -> Result<Schedule, LowerError> {
+) -> Result<Schedule, String> {
     let mut lowering = Lowering::new(trace, placement, items, addresses);
     lowering.open_start();
     let mut transfers = placement.transfers.iter_enumerated().peekable();
@@ -277,11 +254,11 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn transfer(&mut self, at: TransferId, transfer: Transfer) -> Result<(), LowerError> {
+    fn transfer(&mut self, at: TransferId, transfer: Transfer) -> Result<(), String> {
         let r = transfer.residency;
         let Residency { tensor, bytes, .. } = self.placement.residencies[r].clone();
         let (state, of_tensor) = (&self.residencies[r], &self.tensors[tensor]);
-        let nothing = LowerError::NothingToCopy { tensor, before: transfer.before };
+        let nothing = format!("a transfer of {tensor} before {} has nothing to copy", transfer.before);
         let (first_byte, length) = self.part(tensor, &bytes);
         let waits = Vec::new();
         let mut after = Vec::new();
@@ -335,7 +312,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Returns the open residencies that hold this value, if together they hold all of it.
-    fn holding(&mut self, slot: Slot, value: ValueId) -> Result<Vec<ResidencyId>, LowerError> {
+    fn holding(&mut self, slot: Slot, value: ValueId) -> Result<Vec<ResidencyId>, String> {
         let tensor = self.uses.tensor[value];
         let Lowering { tensors, residencies, placement, .. } = self;
         let open = &mut tensors[tensor].open;
@@ -347,11 +324,11 @@ impl<'a> Lowering<'a> {
         if bytes == self.trace.tensors[tensor.index()].bytes.0 {
             Ok(found)
         } else {
-            Err(LowerError::Absent { step: slot.0 - 1, tensor, value })
+            Err(format!("step {} needs {value} of {tensor}, which is not on the device then", slot.0 - 1))
         }
     }
 
-    fn step(&mut self, slot: Slot, step: Step) -> Result<(), LowerError> {
+    fn step(&mut self, slot: Slot, step: Step) -> Result<(), String> {
         let (reads, writes) = (self.uses.reads[step.op].clone(), self.uses.writes[step.op].clone());
         let mut after = std::mem::take(&mut self.slots[slot].due);
         let mut used = Vec::new();
@@ -373,7 +350,7 @@ impl<'a> Lowering<'a> {
             self.take(r, &mut after);
             let tensor = self.placement.residencies[r].tensor;
             let made = writes.iter().find(|made| self.uses.tensor[**made] == tensor);
-            updated.push((r, *made.ok_or(LowerError::Unused { residency: r, tensor })?));
+            updated.push((r, *made.ok_or_else(|| unused(r, tensor))?));
             used.push(r);
         }
         if let Some((item, bytes)) = self.items.of_step[slot.index() - 1] {
@@ -405,14 +382,14 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    fn buffers(&self) -> Result<Vec<Buffer>, LowerError> {
+    fn buffers(&self) -> Result<Vec<Buffer>, String> {
         let mut buffers = Vec::with_capacity(self.residencies.len() + self.workspaces.len());
         for ((r, residency), state) in self.placement.residencies.iter_enumerated().zip(&self.residencies) {
             let tensor = residency.tensor;
             let closes: Vec<CommandId> = state.used.iter().chain(&state.offloaded).copied().collect();
             let filled = residency.opens == Opens::Start || state.opened.is_some();
             if closes.is_empty() || !filled {
-                return Err(LowerError::Unused { residency: r, tensor });
+                return Err(unused(r, tensor));
             }
             let (first_byte, bytes) = self.part(tensor, &residency.bytes);
             let offset = Bytes(self.offset(r) + residency.bytes.start);

@@ -20,7 +20,7 @@ use crate::numbers::counted;
 use crate::place::address::{ALIGNMENT, Addresses, ItemId, Items, Work, assign, assign_like, most_alive};
 use crate::place::lower::lower;
 use crate::random::Random;
-use crate::request::{PlanError, PlanRequest, Shortage, Trick, Witness};
+use crate::request::{Error, PlanRequest, Shortage, Trick, Witness};
 use crate::threads::{Expired, beside};
 use plimsoll_ir::schedule::{Command, Duplex, Schedule, Stream, moved};
 use plimsoll_ir::search_log::StepResult;
@@ -235,7 +235,7 @@ impl Case<'_> {
         gaps: &Gaps,
         swapped: &TiSlice<GapId, bool>,
         attempts: &[Attempt],
-    ) -> Result<Realised, PlanError> {
+    ) -> Result<Realised, Error> {
         let (op, most) = fullest(&gaps.least(swapped));
         if most > self.pool {
             return Ok(self.short(op, most, Shortage::Policy));
@@ -290,7 +290,7 @@ impl Case<'_> {
         lowest: &mut u64,
         placement: &Placement,
         items: &Items,
-    ) -> Result<Option<Realised>, PlanError> {
+    ) -> Result<Option<Realised>, Error> {
         let work = self.work(attempt.work);
         let addresses = assign(&items.items, self.pool, attempt.alignment, work, self.request.seed);
         *lowest = addresses.height.min(*lowest);
@@ -310,7 +310,7 @@ impl Case<'_> {
         margins: &TiSlice<OpId, u64>,
         looks: u64,
         packing: &mut Packing,
-    ) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
+    ) -> Result<(Realised, TiVec<OpId, u64>), Error> {
         let mut walk = Walk::default();
         let mut clock = Clock::new(&self.request.link);
         if !walk.go(Iteration { values, decisions, margins, pool: self.pool }, Limit::NONE) {
@@ -372,7 +372,7 @@ impl Case<'_> {
 
     /// Returns the same plan with the widest windows for which little work finds a pool without holes, or with those that leave
     /// the fewest, if that is no slower: slack covers times that differ from the prediction.
-    pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
+    pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, Error> {
         let looks = (FULL / 2 + 1_500 * counted(self.trace.ops.len())).min(SETTLING);
         let packings = std::mem::take(&mut fitting.packings);
         if self.request.limits.is_expired() {
@@ -536,12 +536,13 @@ impl Case<'_> {
         placement: &Placement,
         items: &Items,
         addresses: &Addresses,
-    ) -> Result<Realised, PlanError> {
+    ) -> Result<Realised, Error> {
         let PlanRequest { budget, link, policy, .. } = *self.request;
         let schedule = lower(self.trace, placement, items, addresses, budget, link)
-            .map_err(|fault| PlanError::Lowering { policy, fault: fault.to_string() })?;
-        check::check(self.trace, &schedule)
-            .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })?;
+            .map_err(|fault| Error::internal(format_args!(" of policy {policy}: {fault}")))?;
+        check::check(self.trace, &schedule).map_err(|violation| {
+            Error::internal(format_args!(": policy {policy} made a schedule that is not valid: {violation}"))
+        })?;
         if let Some(short) = self.short_of_host(schedule.host_bytes(self.trace)) {
             return Ok(short);
         }

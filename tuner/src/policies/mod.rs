@@ -24,7 +24,7 @@ use crate::policies::papers::dqn::Control;
 use crate::policies::papers::{
     accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn,
 };
-use crate::request::{Allow, Layrub, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use crate::request::{Allow, Error, Layrub, Outcome, Plan, PlanRequest, Policy, Status};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -46,7 +46,7 @@ pub fn suggested_evaluations(trace: &Trace, request: &PlanRequest<'_>) -> u64 {
 }
 
 /// Runs a request's policy, and logs its search. The request was checked, and its budget is not below the floor.
-pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), Error> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     // Searching policies swap nothing if the host has no room for a byte; the others ignore the host's limit.
     let searches = matches!(request.policy, Policy::Plimsoll | Policy::Optimal);
@@ -77,7 +77,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
 }
 
 /// Applies the rule of a policy that does not search.
-fn realise(case: &Case<'_>, policy: Policy) -> Result<Realised, PlanError> {
+fn realise(case: &Case<'_>, policy: Policy) -> Result<Realised, Error> {
     match policy {
         Policy::Keep | Policy::Layrub(Layrub::Intra) => keep::keep(case, case.exhaustive()),
         Policy::Naive => naive::realise(case),
@@ -103,7 +103,7 @@ pub(crate) fn control(
     trace: &Trace,
     request: &PlanRequest<'_>,
     control: Control,
-) -> Result<(Outcome, SearchLog), PlanError> {
+) -> Result<(Outcome, SearchLog), Error> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     let (bound, within) = (trace.fastest_seconds(), Seconds(f64::INFINITY));
     papers::dqn::decide_by_control(&Case { trace, request, pool, bound, within }, control)

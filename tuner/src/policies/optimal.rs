@@ -43,7 +43,7 @@ mod space;
 mod tests;
 
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status, Trick};
+use crate::request::{Allow, Outcome, Plan, Error, PlanRequest, Policy, Status, Trick};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
@@ -87,8 +87,8 @@ pub struct Least {
 ///
 /// # Errors
 ///
-/// [`PlanError::TooLarge`].
-pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Result<Option<Least>, PlanError> {
+/// The trace is too large.
+pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Result<Option<Least>, Error> {
     let pool = request.budget.saturating_sub(trace.resident_bytes).0;
     let space = space(trace, request, pool)?;
     Ok(match search(&space, request, within.0, states(request), Order::Best) {
@@ -104,12 +104,16 @@ pub(crate) fn takes(trace: &Trace) -> bool {
     trace.ops.len() <= MOST_OPS && trace.tensors.len() + writes <= MOST_VALUES
 }
 
-fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, PlanError> {
+fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, Error> {
     if takes(trace) {
         return Ok(Space::new(trace, pool, &request.link, request.allow));
     }
-    let (ops, most_ops, most_values) = (trace.ops.len(), MOST_OPS, MOST_VALUES);
-    Err(PlanError::TooLarge { policy: Policy::Optimal, ops, most_ops, most_values })
+    let ops = trace.ops.len();
+    Err(Error::usage(format_args!(
+        "the trace is too large for policy {}, which looks at every schedule there is: it has {ops} ops, where at most \
+         {MOST_OPS} are taken, with at most {MOST_VALUES} tensors and writes together; policy plimsoll takes traces of any size",
+        Policy::Optimal
+    )))
 }
 
 /// Returns the maximum number of states.
@@ -145,7 +149,7 @@ pub(crate) fn faster(
     case: &Case<'_>,
     known: Option<&Schedule>,
     states: usize,
-) -> Result<Option<Faster>, PlanError> {
+) -> Result<Option<Faster>, Error> {
     if !takes(case.trace) {
         return Ok(None);
     }
@@ -247,7 +251,7 @@ impl Means {
     }
 }
 
-pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     let Case { trace, request, pool, .. } = *case;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
@@ -259,7 +263,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
 }
 
 /// Returns the outcome of a complete search for a plan faster than a known one.
-fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcome, PlanError> {
+fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcome, Error> {
     let Case { request, bound, .. } = *case;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
@@ -300,7 +304,7 @@ fn with_addresses(
     within: f64,
     states: usize,
     order: Order,
-) -> Result<Option<Fitting>, PlanError> {
+) -> Result<Option<Fitting>, Error> {
     let (mut pool, mut step) = (case.pool, case.pool / 256);
     let (mut space, mut commands) = (space.clone(), commands.to_vec());
     for _ in 0..POOLS {

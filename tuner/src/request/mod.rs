@@ -4,19 +4,20 @@
 //!
 //! A [`PlanRequest`] has the budget, the link, a [`Policy`], the means that the plan may use and the limits of the search. An
 //! [`Outcome`] is either a [`Plan`] (a schedule that [`plimsoll_ir::check`] found valid, its makespan, a lower bound) or a
-//! [`Witness`] for why there is none. A plan that does not fit is an outcome; a [`PlanError`] is an invalid request, or a bug in
+//! [`Witness`] for why there is none. A plan that does not fit is an outcome; an [`Error`] is an invalid request, or a bug in
 //! this crate.
 
 mod allow;
+mod error;
 mod outcome;
 mod policy;
 mod tricks;
 
 pub use allow::Allow;
-pub(crate) use outcome::{LATENCY_MAX, RATE_MIN};
-pub use outcome::{Outcome, Plan, PlanError, Shortage, Status, Witness};
-pub use policy::{Algorithms, Layers, Layrub, Policy, UnknownPolicy};
-pub use tricks::{Trick, Tricks, UnknownTrick};
+pub use error::{Error, Kind};
+pub use outcome::{Outcome, Plan, Shortage, Status, Witness};
+pub use policy::{Algorithms, Layers, Layrub, Policy};
+pub use tricks::{Trick, Tricks};
 
 use crate::iteration::earlier::Earlier;
 use plimsoll_ir::Bytes;

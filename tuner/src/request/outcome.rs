@@ -1,9 +1,8 @@
-//! Outcomes of planning: a plan, or the reason why there is none; and errors.
+//! Outcomes of planning: a plan, or the reason why there is none.
 
-use super::policy::Policy;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Fault, OpId, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds};
 use std::fmt;
 
 /// Outcome of a request.
@@ -53,7 +52,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// No schedule of any kind is faster: the makespan equals the lower bound, and the bound holds for all schedules; or it
-    /// equals the sum of the ops' fastest seconds. See [`crate::bound::unbeatable`]. For [`Policy::Optimal`]: no schedule of
+    /// equals the sum of the ops' fastest seconds. See [`crate::bound::unbeatable`]. For [`Policy::Optimal`](crate::Policy::Optimal): no schedule of
     /// whole tensors is faster (see [`crate::policies::optimal`] for its other assumptions).
     Optimal,
     /// Plan of the policy. Nothing is proved of it but [`Plan::gap`].
@@ -157,82 +156,3 @@ impl fmt::Display for Witness {
         }
     }
 }
-
-/// Invalid request, or a bug in this crate.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// The trace contradicts itself.
-    #[error("the trace cannot be planned: {0}")]
-    Trace(#[from] Fault),
-    /// A rate that is zero, negative or so low that times overflow to infinity, or a latency that is negative or too large.
-    #[error(
-        "the link's {what} is {value}; a rate is a number from {RATE_MIN:e} bytes per second on, a latency one from 0 to \
-         {LATENCY_MAX:e} seconds"
-    )]
-    Link {
-        /// Name of the number.
-        what: &'static str,
-        /// Value of the number.
-        value: f64,
-    },
-    /// The policy is for smaller traces.
-    #[error(
-        "the trace is too large for policy {policy}, which looks at every schedule there is: it has {ops} ops, where at most \
-         {most_ops} are taken, with at most {most_values} tensors and writes together; policy plimsoll takes traces of any size"
-    )]
-    TooLarge {
-        /// Policy that refuses the trace.
-        policy: Policy,
-        /// Number of ops in the trace.
-        ops: usize,
-        /// Maximum number of ops.
-        most_ops: usize,
-        /// Maximum number of tensors and writes of ops together.
-        most_values: usize,
-    },
-    /// Budget too large for the arithmetic.
-    #[error("a budget of {0} is more than 2^62 bytes")]
-    Budget(Bytes),
-    /// The schedule to adapt is not valid for its trace.
-    #[error("the earlier schedule is not valid for its trace, `{trace}` at batch {batch}: {violation}")]
-    Earlier {
-        /// Name of the trace.
-        trace: String,
-        /// Batch size of the trace.
-        batch: u64,
-        /// Message of [`plimsoll_ir::check`].
-        violation: String,
-    },
-    /// The trace has no tensor in common with the trace of the schedule to adapt.
-    #[error(
-        "the earlier schedule is of `{earlier}`, which has no tensor of `{trace}`, so that nothing of it can be taken over"
-    )]
-    Unrelated {
-        /// Name of the schedule's trace.
-        earlier: String,
-        /// Name of the trace to plan.
-        trace: String,
-    },
-    /// A policy's decisions cannot be lowered. Report it, with the trace.
-    #[error("internal error of policy {policy}: {fault}")]
-    Lowering {
-        /// Policy at fault.
-        policy: Policy,
-        /// Message of the lowering.
-        fault: String,
-    },
-    /// An invalid schedule was made. Report it, with the trace.
-    #[error("internal error: policy {policy} made a schedule that is not valid: {violation}")]
-    Invalid {
-        /// Policy at fault.
-        policy: Policy,
-        /// Message of [`plimsoll_ir::check`].
-        violation: String,
-    },
-}
-
-/// Lowest rate at which times of transfers can be computed.
-pub(crate) const RATE_MIN: f64 = BytesPerSecond::LEAST.0;
-
-/// Highest latency.
-pub(crate) const LATENCY_MAX: f64 = 1e20;

@@ -1,5 +1,6 @@
 //! Planning policies by name.
 
+use super::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -177,14 +178,10 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Name that belongs to no policy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy; there are {names}", names = Policy::names())]
-pub struct UnknownPolicy(pub String);
-
 impl FromStr for Policy {
-    type Err = UnknownPolicy;
-    fn from_str(text: &str) -> Result<Policy, UnknownPolicy> {
-        Policy::every().find(|p| p.name() == text).ok_or_else(|| UnknownPolicy(text.to_owned()))
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Policy, Error> {
+        let unknown = || Error::usage(format_args!("`{text}` is no policy; there are {}", Policy::names()));
+        Policy::every().find(|p| p.name() == text).ok_or_else(unknown)
     }
 }

@@ -5,6 +5,7 @@
 //! means that a plan may *use* are no tricks but [`crate::Allow`]. [`Tricks`] is the set that a request leaves out; the code of a
 //! trick that is left out does not run. `cargo bench --bench plans -- ablation` prints the value of each.
 
+use super::Error;
 use super::policy::Policy;
 use std::fmt;
 use std::str::FromStr;
@@ -102,21 +103,13 @@ impl fmt::Display for Trick {
     }
 }
 
-/// Name that belongs to no trick.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no trick; there are {names}", names = names())]
-pub struct UnknownTrick(pub String);
-
-fn names() -> String {
-    let names: Vec<&str> = Trick::ALL.iter().map(|trick| trick.name()).collect();
-    names.join(", ")
-}
-
 impl FromStr for Trick {
-    type Err = UnknownTrick;
-    fn from_str(text: &str) -> Result<Trick, UnknownTrick> {
-        let named = Trick::ALL.iter().find(|trick| trick.name() == text);
-        named.copied().ok_or_else(|| UnknownTrick(text.to_owned()))
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Trick, Error> {
+        Trick::ALL.iter().copied().find(|trick| trick.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Trick::ALL.iter().map(|trick| trick.name()).collect();
+            Error::usage(format_args!("`{text}` is no trick; there are {}", names.join(", ")))
+        })
     }
 }
 

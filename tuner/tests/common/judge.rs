@@ -1,20 +1,21 @@
 //! Properties of the result of any request, however odd: the body that the property tests and the fuzz target share.
 //!
 //! A plan is a valid schedule that keeps the budget, takes the stated time and no less than its bound; if there is none, the
-//! witness names a real need; an invalid request is refused for its actual error. A bug in the planner itself (`Lowering`,
-//! `Invalid`) is never acceptable, nor is a panic.
+//! witness names a real need; an invalid request is refused for its actual error. A bug in the planner itself
+//! (`Kind::Internal`) is never acceptable, nor is a panic.
 //!
 //! This file deliberately neither compares policies nor measures the quality of a plan.
 
 use plimsoll_ir::check::check;
-use plimsoll_ir::schedule::{Command, Schedule, piece_of};
+use plimsoll_ir::schedule::{Command, Link, Schedule, piece_of};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_testing::{Choices, Hostile, hostile};
 use plimsoll_tuner::bound::unbeatable;
+use plimsoll_tuner::policies::optimal::MOST_OPS;
 use plimsoll_tuner::{
-    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Witness, plan,
+    Allow, Error, Kind, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Witness, plan,
 };
 use std::cell::Cell;
 
@@ -49,18 +50,19 @@ pub fn judge(trace: &Trace, request: &PlanRequest<'_>) {
     match plan(trace, request) {
         Ok(Outcome::Planned(plan)) => judge_plan(trace, request, &plan, &what),
         Ok(Outcome::Infeasible(witness)) => judge_witness(trace, request, &witness, &what),
-        Err(PlanError::Trace(fault)) => {
-            assert_eq!(trace.validate().as_ref(), Err(&fault), "{what}: it is refused, and valid");
-        }
-        Err(PlanError::Link { value, .. }) => {
-            assert!(!(1e-9..=1e20).contains(&value), "{what}: {value} is refused");
-        }
-        Err(PlanError::Budget(budget)) => assert!(budget.0 > 1 << 62, "{what}: {budget:?} is refused"),
         // `optimal` is for small traces.
-        Err(PlanError::TooLarge { policy, most_ops, .. }) => {
+        Err(Error { kind: Kind::Usage, message, .. }) => {
+            let Link { offload_bytes_per_second: out, prefetch_bytes_per_second: back, .. } = request.link;
+            let sound = |number: f64| (1e-9..=1e20).contains(&number);
+            let large = trace.ops.len() > MOST_OPS || trace.tensors.len() > 8;
             assert!(
-                policy == Policy::Optimal && (trace.ops.len() > most_ops || trace.tensors.len() > 8),
-                "{what}"
+                trace.validate().is_err()
+                    || !sound(out.0)
+                    || !sound(back.0)
+                    || !sound(request.link.latency_seconds.0)
+                    || request.budget.0 > 1 << 62
+                    || (request.policy == Policy::Optimal && large),
+                "{what}: it is refused, and sound: {message}"
             );
         }
         Err(fault) => panic!("{what}: {fault}"),

@@ -13,7 +13,7 @@ use super::space::{Set, Space, ValueId, holds, members, only};
 use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
 use crate::place::address::{Block, Item, Items};
 use crate::place::realise::{Attempt, Case, GIVEN, LIGHT, Realised};
-use crate::request::PlanError;
+use crate::request::Error;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
@@ -28,7 +28,7 @@ struct Stay {
 }
 
 /// Returns the schedule of these commands, if addresses are found.
-pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
+pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, Error> {
     let commands = worthwhile(space, commands);
     let stays = stays(space, &commands);
     let mut lowest = u64::MAX;

@@ -4,8 +4,7 @@
 //! have room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) requires `t_ready[j] <= sum of t_r for r < j`: nothing
 //! stalls. Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: if eq. (6) fails for a set Ω of
 //! layers, the activations that they wait for are pinned into the memory that is left over, and `t_ready` is computed again,
-//! until eq. (6) holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it calls
-//! [`satisfies`].
+//! until eq. (6) holds or nothing more can be pinned ([`satisfies`]). The loop over k is the caller's.
 //!
 //! # Repairs, with reasons
 //!
@@ -41,7 +40,7 @@ use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::range_max::RangeMax;
-use crate::request::{Limits, PlanError, PlanRequest, Shortage};
+use crate::request::{Error, Limits, PlanRequest, Shortage};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
@@ -225,7 +224,7 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 }
 
 /// `accudnn`, and `accudnn-as-printed`.
-pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, Error> {
     let gaps = case.gaps();
     let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =

@@ -22,7 +22,7 @@ use crate::decide::placement::{Slot, Window};
 use crate::place::realise::{Case, Realised};
 use crate::random::Random;
 use crate::range_max::RangeMax;
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
 use std::ops::Range;
@@ -35,7 +35,7 @@ fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
 }
 
 /// `vdnn-ratio`.
-pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, Error> {
     let (gaps, stages) = prepare(case);
     let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
     let ratio = |i: &usize| stages[*i].forward.seconds / Bytes(stages[*i].bytes).to_f64();
@@ -60,7 +60,7 @@ pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
 const THRESHOLDS: usize = 512;
 
 /// `autoswap`.
-pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, Error> {
     let (gaps, stages) = prepare(case);
     let scores = scores(case, &gaps, &stages);
     let mut random = Random::new(case.request.seed);
@@ -152,7 +152,7 @@ fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
 }
 
 /// `tflms`.
-pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, Error> {
     let (gaps, stages) = prepare(case);
     let counts = stages.len().min(64);
     let mut found: Option<(u64, f64, TiVec<GapId, Option<Fixed>>)> = None;

@@ -16,7 +16,7 @@ use crate::decide::gaps::{GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::decide::windows::Clock;
 use crate::place::realise::{Case, GIVEN, Realised};
-use crate::request::{PlanError, Shortage};
+use crate::request::{Error, Shortage};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds, TensorId};
 use std::ops::Range;
@@ -156,7 +156,7 @@ impl Case<'_> {
         gaps: &Gaps,
         stages: &[Stage],
         sets: impl IntoIterator<Item = Vec<bool>>,
-    ) -> Result<Realised, PlanError> {
+    ) -> Result<Realised, Error> {
         let mut clock = Clock::new(&self.request.link);
         let mut costs: Vec<(u64, Seconds, u64, Vec<bool>)> = Vec::new();
         for set in sets {

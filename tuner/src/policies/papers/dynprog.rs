@@ -22,7 +22,7 @@
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::Gaps;
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
-use crate::request::{Limits, PlanError, Shortage};
+use crate::request::{Error, Limits, Shortage};
 use plimsoll_ir::{Bytes, define_id};
 use typed_index_collections::TiVec;
 
@@ -43,7 +43,7 @@ const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 /// first.
 const WIDER: [f64; 10] = [3.0, 2.5, 2.0, 1.8, 1.6, 1.45, 1.3, 1.2, 1.1, 1.05];
 
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, Error> {
     let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     for share in SHARES {

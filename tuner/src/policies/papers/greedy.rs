@@ -11,9 +11,9 @@
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::Gaps;
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
-use crate::request::{PlanError, Shortage};
+use crate::request::{Error, Shortage};
 
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, Error> {
     let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     let least = prefix(&gaps, &stages, case.pool);

@@ -22,12 +22,12 @@ use super::stages::{Fixed, Stages, leaves_during};
 use crate::decide::gaps::{Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{Case, Realised};
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::trace::Trace;
 use typed_index_collections::TiVec;
 
 /// `layrub-inter` and `layrub-hybrid`.
-pub(crate) fn inter(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn inter(case: &Case<'_>) -> Result<Realised, Error> {
     let gaps = case.gaps();
     case.realise_fixed(&gaps, &fixed(case.trace, &gaps))
 }

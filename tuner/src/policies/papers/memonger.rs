@@ -19,14 +19,14 @@ use crate::decide::placement::Slot;
 use crate::iteration::uses::Uses;
 use crate::numbers::real;
 use crate::place::realise::{Attempt, Case, GIVEN, Realised};
-use crate::request::{PlanError, Witness};
+use crate::request::{Error, Witness};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Nothing is swapped, so that pool and windows do not matter.
 const ATTEMPTS: [Attempt; 2] = [GIVEN[1], GIVEN[9]];
 
 /// `memonger`.
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, Error> {
     let layers = Layers::of(case);
     let count = layers.stages.len();
     let segments = real(count).sqrt().round().max(1.0) as usize;
@@ -38,7 +38,7 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
 }
 
 /// `memonger-search`.
-pub(crate) fn searched(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn searched(case: &Case<'_>) -> Result<Realised, Error> {
     let layers = Layers::of(case);
     let unrolled = layers.divisions().into_iter().filter_map(|division| layers.unrolled(&division));
     let mut found: Vec<(Seconds, Unrolled)> =

@@ -12,7 +12,7 @@
 use crate::decide::gaps::{Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{Case, GIVEN, Realised};
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::trace::{Phase, TensorKind, Trace};
 use typed_index_collections::TiVec;
 
@@ -24,7 +24,7 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
     gaps.gaps.iter_enumerated().map(crosses).collect()
 }
 
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, Error> {
     let gaps = case.gaps();
     case.realise(&gaps, &feature_maps(case.trace, &gaps), &GIVEN)
 }

@@ -11,7 +11,7 @@ use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
 use crate::iteration::uses::{Uses, ValueId};
 use crate::place::realise::{Attempt, Case, Realised, fullest};
-use crate::request::{PlanError, Shortage};
+use crate::request::{Error, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::BTreeSet;
@@ -174,7 +174,7 @@ impl Case<'_> {
         unrolled: &Unrolled,
         swap: bool,
         attempts: &[Attempt],
-    ) -> Result<Realised, PlanError> {
+    ) -> Result<Realised, Error> {
         let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn);
         let swapped = if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { gaps.none() };
         let (op, most) = fullest(&gaps.least(&swapped));

@@ -16,7 +16,7 @@ use crate::decide::placement::{
 use crate::levels::Levels;
 use crate::place::address::Items;
 use crate::place::realise::{Attempt, Case, GIVEN, Realised, fullest};
-use crate::request::{PlanError, Shortage};
+use crate::request::{Error, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{OpId, define_id};
 use std::collections::HashMap;
@@ -117,7 +117,7 @@ impl Case<'_> {
         &self,
         gaps: &Gaps,
         fixed: &TiSlice<GapId, Option<Fixed>>,
-    ) -> Result<Realised, PlanError> {
+    ) -> Result<Realised, Error> {
         let windows = windows(fixed);
         let (op, most) = fullest(&needs(gaps, &windows));
         if most > self.pool {

@@ -17,7 +17,7 @@ use super::keep::keep;
 use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
 use crate::iteration::uses::{Uses, ValueId};
 use crate::place::realise::{Case, GIVEN, Realised};
-use crate::request::{Allow, PlanError};
+use crate::request::{Allow, Error};
 use plimsoll_ir::trace::Phase;
 
 /// Layer types that are recomputed.
@@ -41,7 +41,7 @@ const CHEAP_KINDS: [&str; 17] = [
     "scale",
 ];
 
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, Error> {
     let kept = keep(case, case.thorough())?;
     if matches!(kept, Realised::Fits { .. }) {
         return Ok(kept);

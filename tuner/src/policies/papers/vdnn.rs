@@ -22,17 +22,13 @@ use super::stages::{Fixed, StageId, Stages, leaves_during, needs, windows};
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{Case, Realised};
-use crate::request::{Algorithms, Layers, PlanError};
+use crate::request::{Algorithms, Error, Layers};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId};
 use typed_index_collections::{TiSlice, TiVec};
 
 /// The static policies, `vdnn-all` to `vdnn-conv-p`.
-pub(crate) fn realise(
-    case: &Case<'_>,
-    layers: Layers,
-    algorithms: Algorithms,
-) -> Result<Realised, PlanError> {
+pub(crate) fn realise(case: &Case<'_>, layers: Layers, algorithms: Algorithms) -> Result<Realised, Error> {
     let attempt = |alternatives: Alternatives| {
         let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives);
         case.realise_fixed(&gaps, &fixed(case.trace, &gaps, layers))
@@ -57,7 +53,7 @@ pub(crate) fn realise(
 /// 2. The fastest algorithms: nothing offloaded, then `vdnn-conv`, then `vdnn-all`.
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
-pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
+pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, Error> {
     let leanest = realise(case, Layers::All, Algorithms::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);

@@ -20,7 +20,7 @@ use super::{first, stages};
 use crate::iteration::earlier::Earlier;
 use crate::iteration::values::PARTS;
 use crate::place::realise::{Case, Realised};
-use crate::request::{Outcome, PlanError, PlanRequest};
+use crate::request::{Error, Outcome, PlanRequest};
 use plimsoll_ir::search_log::SearchLog;
 
 /// A plan within this share of the bound is not improved.
@@ -30,12 +30,15 @@ const CLOSE: f64 = 1e-3;
 ///
 /// # Errors
 ///
-/// [`PlanError::Unrelated`] for a trace that shares nothing with the earlier one, and the errors of a new plan.
-pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, SearchLog), PlanError> {
+/// The trace shares nothing with the earlier one; and the errors of a new plan.
+pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, SearchLog), Error> {
     let values = case.values();
     let Some(mut decisions) = earlier.decisions(case.trace, &values) else {
-        let (earlier, trace) = (earlier.trace().to_owned(), case.trace.name.clone());
-        return Err(PlanError::Unrelated { earlier, trace });
+        let (earlier, trace) = (earlier.trace(), &case.trace.name);
+        let unrelated = Error::usage(format_args!(
+            "the earlier schedule is of `{earlier}`, which has no tensor of `{trace}`, so that nothing of it can be taken over"
+        ));
+        return Err(Error { help: Some("leave --from out, so that the plan is made anew"), ..unrelated });
     };
     if !case.request.allow.pieces {
         decisions.parts.fill(PARTS);

@@ -12,7 +12,7 @@ use super::{ACCUDNN, MEMONGER, SAME};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
-use crate::request::{Limits, PlanError, PlanRequest, Policy};
+use crate::request::{Limits, Error, PlanRequest, Policy};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
@@ -39,12 +39,12 @@ pub(super) struct Early {
     /// Smallest makespan of a result without addresses.
     missed: Option<f64>,
     /// Error that occurred during the search.
-    pub fault: Option<PlanError>,
+    pub fault: Option<Error>,
 }
 
 impl Early {
     /// Starts with the first plan; if there is none, with the plans of the simple policies.
-    pub fn new(case: &Case<'_>, first: Vec<Fitting>) -> Result<Early, PlanError> {
+    pub fn new(case: &Case<'_>, first: Vec<Fitting>) -> Result<Early, Error> {
         let request = &unhurried(case);
         let allow = request.allow;
         let policies: &[Policy] = match () {

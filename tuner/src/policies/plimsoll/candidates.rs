@@ -8,7 +8,7 @@ use super::{HAIR, SAME};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::{PlanError, PlanRequest, Policy, Shortage, Status, Trick, Witness};
+use crate::request::{Error, PlanRequest, Policy, Shortage, Status, Trick, Witness};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -90,7 +90,7 @@ impl Candidates {
     }
 
     /// Offers the plans of these policies, until nothing can be better or time is up.
-    pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Policy]) -> Result<(), PlanError> {
+    pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Policy]) -> Result<(), Error> {
         for &policy in policies {
             let late = self.is_late(case);
             if self.settled() || (late && !self.found.is_empty()) {
@@ -132,7 +132,7 @@ impl Candidates {
     }
 
     /// Returns the best plan, placed once more to leave few holes, or the reason why there is none; and the log.
-    pub fn choose(mut self, case: &Case<'_>) -> Result<Chosen, PlanError> {
+    pub fn choose(mut self, case: &Case<'_>) -> Result<Chosen, Error> {
         let realised = match (self.best(), self.short) {
             (Some(at), _) => {
                 let best = self.found.swap_remove(at);

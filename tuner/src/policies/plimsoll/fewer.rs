@@ -14,7 +14,7 @@ use super::glances::{Glances, SMALL, alone};
 use super::{SAME, plan, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
-use crate::request::{Allow, PlanError, PlanRequest, Trick};
+use crate::request::{Allow, Error, PlanRequest, Trick};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Number of shares into which the memory between floor and peak is divided; those below the budget are searched.
@@ -52,11 +52,7 @@ fn name(allow: Allow, less: Option<u64>) -> String {
 }
 
 /// Offers the results of such searches.
-pub(super) fn offer(
-    case: &Case<'_>,
-    glances: &Glances,
-    candidates: &mut Candidates,
-) -> Result<(), PlanError> {
+pub(super) fn offer(case: &Case<'_>, glances: &Glances, candidates: &mut Candidates) -> Result<(), Error> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
     let exact = case.request.uses(Trick::Exact);
@@ -99,7 +95,7 @@ fn search_completely(
     case: &Case<'_>,
     states: u64,
     candidates: &mut Candidates,
-) -> Result<Option<u64>, PlanError> {
+) -> Result<Option<u64>, Error> {
     if case.request.limits.is_expired() || candidates.settled() {
         return Ok(Some(STATES_OF_LESS));
     }
@@ -114,7 +110,7 @@ fn search_completely(
 }
 
 /// Searches as if nothing had been found, because earlier results would steer this search away from its own.
-fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), Error> {
     let mut own = Candidates::new(case);
     stages::search(case, &Glances::default(), &mut own)?;
     if let Some(best) =

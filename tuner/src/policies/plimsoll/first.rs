@@ -30,7 +30,7 @@ use crate::iteration::values::{Choice, Decisions, Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::range_max::RangeMax;
-use crate::request::PlanError;
+use crate::request::Error;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::{Bytes, BytesPerSecond, OpId, Seconds};
 use std::cmp::Reverse;
@@ -106,7 +106,7 @@ pub(super) fn plan(
     case: &Case<'_>,
     values: &Values,
     made: Option<Decisions>,
-) -> Result<Option<Placed>, PlanError> {
+) -> Result<Option<Placed>, Error> {
     let request = unhurried(case);
     let case = Case { request: &request, ..*case };
     let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());

@@ -49,7 +49,7 @@ use super::realise;
 use crate::bound::{lower_bound_within, offload_bound};
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::Algorithms::FastestThatFit;
-use crate::request::{Allow, Layers, Layrub, Limits, Outcome, PlanError, PlanRequest, Policy, Trick};
+use crate::request::{Allow, Error, Layers, Layrub, Limits, Outcome, PlanRequest, Policy, Trick};
 use crate::threads::{Expired, beside};
 use candidates::{Candidates, Chosen};
 use glances::Glances;
@@ -88,7 +88,7 @@ const FEW: usize = 100;
 
 /// Decides. If the host is limited, returns the plan without that limit if the plan keeps it, else a plan within the limit. If
 /// time may be up at any moment, plans only within the limit.
-pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     let PlanRequest { allow, anytime, from, .. } = *case.request;
     if let Some(earlier) = from {
         return adapted::decide(case, earlier);
@@ -114,7 +114,7 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
 
 /// Decides within the host's limit. If time is up or may be up at any moment, there is a plan before all else. The case's bound
 /// costs nothing to compute; this function sharpens it once there is a first plan, if time is not up.
-fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     let PlanRequest { budget, link, allow, limits, anytime, .. } = *case.request;
     let early = anytime || limits.is_expired();
     let first = if early { first::plan(case, &case.values(), None)? } else { None };
@@ -129,7 +129,7 @@ fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
 }
 
 /// Runs the steps listed at the head of this file. If time is already up, returns the first plan.
-fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
+fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, Error> {
     let mut candidates = Candidates::new(case);
     let enough = first.is_some();
     candidates.early.extend(first);
@@ -143,10 +143,10 @@ fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
 }
 
 /// Answer of the last policy, if it has run.
-type Answer = Option<Result<Realised, PlanError>>;
+type Answer = Option<Result<Realised, Error>>;
 
 /// Searches in stages, then with fewer means; meanwhile the last policy runs on a second thread.
-fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanError> {
+fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, Error> {
     if candidates.settled() {
         return Ok(None);
     }
@@ -175,7 +175,7 @@ fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanEr
 }
 
 /// Offers the plans of other policies, if they may be better. `answer` is that of the last policy, if it has run.
-fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), Error> {
     let PlanRequest { budget, link, allow, limits, .. } = case.request;
     if !case.request.uses(Trick::Policies) {
         return Ok(());
@@ -197,7 +197,7 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
 
 /// If nothing fits so far, offers the result of the first pass if time is up; then a plan that swaps every value that can be
 /// swapped.
-fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), Error> {
     if candidates.found.is_empty() && candidates.late {
         let placed = first::plan(case, &case.values(), None)?;
         candidates.add_all("first plan", placed.map(|placed| placed.fitting));

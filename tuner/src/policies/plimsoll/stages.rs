@@ -21,7 +21,7 @@ use crate::decide::windows::Cost;
 use crate::iteration::values::{Decisions, PARTS, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Case, Packing, Realised};
-use crate::request::{Allow, Limits, PlanError, PlanRequest, Trick};
+use crate::request::{Allow, Error, Limits, PlanRequest, Trick};
 use plimsoll_ir::search_log::StepResult;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use typed_index_collections::TiVec;
@@ -101,11 +101,7 @@ fn stages(problem: &Problem<'_>) -> Vec<Stage> {
 }
 
 /// Runs the search: seeds, then for each stage rounds that anneal, pack and offer.
-pub(super) fn search(
-    case: &Case<'_>,
-    glances: &Glances,
-    candidates: &mut Candidates,
-) -> Result<(), PlanError> {
+pub(super) fn search(case: &Case<'_>, glances: &Glances, candidates: &mut Candidates) -> Result<(), Error> {
     let first = std::mem::take(&mut candidates.early);
     let early = if case.request.anytime { Some(Early::new(case, first)?) } else { None };
     let values = case.values();
@@ -140,7 +136,7 @@ pub(super) fn go_on(
     values: &Values,
     from: GoOn,
     candidates: &mut Candidates,
-) -> Result<(), PlanError> {
+) -> Result<(), Error> {
     let GoOn { decisions, margins, packing } = from;
     let usual = case.request.limits.evaluations.unwrap_or_else(|| suggested(values));
     // Addresses have less work, too.
@@ -183,12 +179,12 @@ struct Missed {
 
 impl Rounds<'_, '_> {
     /// Runs rounds; then, while nothing has addresses, more rounds with bytes left free everywhere.
-    fn go(mut self) -> Result<(), PlanError> {
+    fn go(mut self) -> Result<(), Error> {
         if self.rounds()? { self.spare() } else { Ok(()) }
     }
 
     /// Runs at most this many rounds, until the result fits. Returns `true` if all were run.
-    fn rounds(&mut self) -> Result<bool, PlanError> {
+    fn rounds(&mut self) -> Result<bool, Error> {
         let Problem { case, .. } = *self.problem;
         let Stage { name, rounds, .. } = self.stage;
         // The last decisions that did not fit, and how often the search found them again.
@@ -237,7 +233,7 @@ impl Rounds<'_, '_> {
     }
 
     /// Runs rounds that leave more and more bytes free at every op, while nothing as fast as the best result has addresses.
-    fn spare(&mut self) -> Result<(), PlanError> {
+    fn spare(&mut self) -> Result<(), Error> {
         if !self.problem.uses(Trick::Spare) {
             return Ok(());
         }
@@ -262,7 +258,7 @@ impl Rounds<'_, '_> {
     }
 
     /// Anneals, packs the result if a plan of its cost is wanted, and offers that.
-    fn round(&mut self, tried: &str) -> Result<(Cost, Option<Missed>), PlanError> {
+    fn round(&mut self, tried: &str) -> Result<(Cost, Option<Missed>), Error> {
         let (decisions, cost) = self.anneal();
         let decided = Some(Seconds(cost.seconds));
         let packed_early = self.search.is_late() && self.search.early.is_some();
@@ -304,7 +300,7 @@ impl Rounds<'_, '_> {
 
     /// Calls [`Self::pack`]. If addresses miss by as much as the last time, the known order is the cause: searches once more
     /// without it.
-    fn pack_again(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
+    fn pack_again(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), Error> {
         let found = self.pack(decisions)?;
         let needs = match &found.0 {
             Realised::Short(short) => Some(short.needs),
@@ -325,7 +321,7 @@ impl Rounds<'_, '_> {
     }
 
     /// Returns a schedule of decisions; or the smallest pool found for them, and each op's excess over the pool in it.
-    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
+    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), Error> {
         if !self.problem.uses(Trick::Packing) {
             self.packing = Packing::default();
         }

@@ -7,7 +7,7 @@ use super::{Report, evaluations, search};
 use crate::iteration::values::Choice;
 use crate::place::realise::Case;
 use crate::random::Random;
-use crate::request::{Outcome, PlanError};
+use crate::request::{Error, Outcome};
 use plimsoll_ir::search_log::SearchLog;
 
 /// Temperature at the start of annealing, in mean seconds of an op.
@@ -24,7 +24,7 @@ pub enum Control {
 }
 
 /// Returns the best plan of a control, in as many evaluations as the policy has.
-pub(crate) fn decide(case: &Case<'_>, control: Control) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(case: &Case<'_>, control: Control) -> Result<(Outcome, SearchLog), Error> {
     let mut random = Random::new(case.request.seed);
     search(case, |game, start, report| {
         let evaluations = evaluations(case, &game.graph());
@@ -58,7 +58,7 @@ fn anneal(
     report: &mut Report,
     evaluations: u64,
     random: &mut Random,
-) -> Result<(), PlanError> {
+) -> Result<(), Error> {
     let mut at = start.clone();
     game.finish(&mut at);
     let mut best = at.clone();

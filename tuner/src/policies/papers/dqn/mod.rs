@@ -31,7 +31,7 @@ pub(crate) use controls::decide as decide_by_control;
 use super::keep::keep;
 use crate::iteration::values::Decisions;
 use crate::place::realise::{Case, FULL, Fitting, GIVEN, LIGHT, Packing, Realised};
-use crate::request::{Outcome, PlanError, Status};
+use crate::request::{Error, Outcome, Status};
 use game::{Game, Position};
 use graph::Graph;
 use learner::Learner;
@@ -64,7 +64,7 @@ pub fn last_policy(log: &SearchLog) -> Option<Seconds> {
 }
 
 /// Trains on this iteration, and returns the best plan found.
-pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), Error> {
     search(case, |game, start, report| {
         let graph = game.graph();
         let evaluations = evaluations(case, &graph);
@@ -109,8 +109,8 @@ fn evaluations(case: &Case<'_>, graph: &Graph) -> u64 {
 /// Keeps everything if that fits; else plays episodes, and returns the best plan found.
 fn search(
     case: &Case<'_>,
-    play: impl FnOnce(&mut Game<'_>, &Position, &mut Report) -> Result<(), PlanError>,
-) -> Result<(Outcome, SearchLog), PlanError> {
+    play: impl FnOnce(&mut Game<'_>, &Position, &mut Report) -> Result<(), Error>,
+) -> Result<(Outcome, SearchLog), Error> {
     let kept = keep(case, case.thorough())?;
     if matches!(kept, Realised::Fits(_)) {
         return Ok((case.outcome(kept, Status::Feasible), SearchLog::default()));
@@ -154,7 +154,7 @@ impl Report {
         at: &Position,
         last: bool,
         evaluations: u64,
-    ) -> Result<(), PlanError> {
+    ) -> Result<(), Error> {
         self.episodes += 1;
         let found = || Some((at.seconds, at.decisions.clone()));
         let better = |than: &Option<(f64, Decisions)>| than.as_ref().is_none_or(|than| at.seconds < than.0);
@@ -194,7 +194,7 @@ impl Report {
     }
 
     /// Returns the schedule of decisions. If they have no addresses, more is offloaded at the ops that are too high.
-    fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, PlanError> {
+    fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, Error> {
         let case = game.case;
         let mut margins: TiVec<OpId, u64> = vec![0; case.trace.ops.len()].into();
         for round in 0.. {
@@ -212,7 +212,7 @@ impl Report {
     }
 
     /// Returns the best plan; if none has addresses, every value that can be offloaded is.
-    fn choose(&mut self, game: &mut Game<'_>) -> Result<Realised, PlanError> {
+    fn choose(&mut self, game: &mut Game<'_>) -> Result<Realised, Error> {
         let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
         if let Some((seconds, decisions)) = self.best.take().filter(|best| best.0 < fastest) {
             let realised = self.realise(game, &decisions)?;
