@@ -3,8 +3,7 @@
 use plimsoll::ir::config::LearningRateRule;
 use plimsoll::study::data::DataSource;
 use plimsoll::study::report::Tuned;
-use plimsoll::study::request::{NetworkRequest, Objective, RateRequest, Searcher};
-use plimsoll::study::tuning::TuneRequest;
+use plimsoll::study::request::{NetworkRequest, Objective, RateRequest, Searcher, TuneRequest};
 use plimsoll::study::watch::{Event, Watch};
 use plimsoll::study::{NetworkWorkload, Setup, Study, Workload};
 use plimsoll::tuner::model::devices;

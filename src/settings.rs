@@ -6,7 +6,7 @@
 //!
 //! Positional arguments, the inputs of a command, can be given on the line only.
 
-use crate::args::{Cli, Image, NoiseArg};
+use crate::args::Cli;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -249,8 +249,7 @@ impl Kind {
             TypeId::of::<Size>(),
             TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
-            TypeId::of::<Image>(),
-            TypeId::of::<NoiseArg>(),
+            TypeId::of::<[u32; 2]>(),
         ]) {
             Kind::Measure
         } else if is(&[TypeId::of::<BytesPerSecond>()]) {

@@ -42,7 +42,7 @@ impl PlanningArgs {
         let link = Link {
             prefetch_bytes_per_second: self.prefetch_link.unwrap_or(self.link),
             latency_seconds: self.latency,
-            duplex: self.duplex.into(),
+            duplex: self.duplex,
             ..Link::symmetric(self.link)
         };
         let (recompute, swap, pieces) = (!self.no_recompute, !self.no_swap, !self.no_pieces);

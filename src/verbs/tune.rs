@@ -1,15 +1,17 @@
 //! `tune`: chooses batch size, placement and learning rate from a profile, confirms the choice by running it, and writes
 //! it as a config and a schedule.
 
-use crate::args::{TuneArgs, defaults, study_of, tune_request};
+use crate::args::{TuneArgs, command_line};
+use crate::interrupt;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::{Cluster, Config, Goodput, LearningRate};
+use plimsoll_ir::config::{Cluster, Config, LearningRate};
 use plimsoll_ir::tuning::Tuning;
 use plimsoll_study::Error;
 use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
+use plimsoll_study::request::{TrainRequest, defaults};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
 use plimsoll_tuner::search::Candidate;
@@ -17,14 +19,9 @@ use plimsoll_tuner::search::Candidate;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (tuned, study) = watched(quiet, |watch| {
-        let task = args.workload.task(watch)?.within(args.search.host_memory)?;
-        task.setup.takes(args.cluster.nccl)?;
-        let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
-        let (least, fresh) =
-            (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
-        let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-        let rate = (&args.rate, task.optimizer);
-        let request = tune_request(budget, &args.search, &args.cluster, rate, args.epochs, fresh)?;
+        let train = TrainRequest { epochs: args.epochs, ..defaults() };
+        let (task, study, request) =
+            args.tune.open(&args.study, &train, (command_line(), interrupt::hurry()), watch)?;
         Ok::<_, Error>((study.tune(&task, &request, watch)?, study))
     })?;
     let folder = study.folder().display();
@@ -79,23 +76,9 @@ pub fn choice(tuned: &Tuned) -> Table {
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
+        ("refits", "refits of the model", tuned.refits().into()),
     ]);
-    facts.extend(goodput(tuned));
-    facts.extend([("refits", "refits of the model", tuned.refits().into())]);
     Table::facts("choice", facts)
-}
-
-/// Noise scale by which an update was chosen, and the result; empty if each sample counted the same.
-fn goodput(tuned: &Tuned) -> Facts {
-    let Some(Goodput { noise_scale, batch_norm_over, efficiency }) = tuned.config.goodput else {
-        return Facts::new();
-    };
-    vec![
-        ("noise_scale", "noise scale, in samples", Cell::Number(noise_scale, 0)),
-        ("noise_scale_batch", "with batch norm over", batch_norm_over.into()),
-        ("efficiency", "efficiency of samples", Cell::Share(efficiency)),
-        ("goodput", "goodput, samples/s", Cell::Number(tuned.chosen.goodput(), 0)),
-    ]
 }
 
 /// Description of the resource that is busy for most of an update.
@@ -200,8 +183,7 @@ fn yours(tuned: &Tuned) -> String {
         (Some(yours), _) => {
             let known = if yours.figures.is_some() { "measured" } else { "modelled" };
             let how = longer(yours.progress() / tuned.chosen.progress());
-            let what = if tuned.config.goodput.is_some() { "the same progress" } else { "its epoch" };
-            format!("batch {batch}: {what} is {known} to take {how}")
+            format!("batch {batch}: its epoch is {known} to take {how}")
         }
         (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
     }
@@ -262,49 +244,33 @@ pub fn figures(tuned: &Tuned) -> Table {
     table.chosen(Some(0))
 }
 
-/// The whole curve as predicted; with goodput, including the value of an update's samples.
+/// The whole curve as predicted.
 fn curve(tuned: &Tuned) -> Table {
-    let by_goodput = tuned.config.goodput.is_some();
-    let mut columns =
-        vec![("batch", "batch"), ("iteration_seconds", "iteration"), ("epoch_seconds", "epoch")];
-    if by_goodput {
-        columns.extend([
-            ("global_batch", "global batch"),
-            ("samples_per_second", "samples/s"),
-            ("efficiency", "efficiency"),
-            ("goodput", "goodput"),
-        ]);
-    }
-    columns.extend([
+    let columns = [
+        ("batch", "batch"),
+        ("iteration_seconds", "iteration"),
+        ("epoch_seconds", "epoch"),
         ("peak_bytes", "peak"),
         ("at_peak_bytes", "feature maps at peak"),
         ("offloaded_bytes", "swapped"),
         ("swapping_seconds", "swapping"),
         ("recomputed_bytes", "recomputed"),
         ("recomputing_seconds", "recomputing"),
-    ]);
+    ];
     let mut table = Table::new("curve", &columns);
     for candidate in &tuned.curve {
-        let Candidate { batch, iteration, between, sharing, .. } = *candidate;
-        let mut row: Vec<Cell> = vec![batch.into(), iteration.into(), candidate.epoch.into()];
-        if by_goodput {
-            let whole = iteration + between;
-            row.extend([
-                (sharing.iterations * batch).into(),
-                Cell::Number(sharing.samples_per_second(batch, whole), 0),
-                Cell::Share(sharing.efficiency),
-                Cell::Number(sharing.goodput(batch, whole), 0),
-            ]);
-        }
-        row.extend([
-            candidate.peak.into(),
-            candidate.moved.at_peak.into(),
-            candidate.moved.offloaded.into(),
-            candidate.moved.swapping.into(),
-            candidate.moved.recomputed.into(),
-            candidate.moved.recomputing.into(),
+        let Candidate { batch, iteration, epoch, peak, moved, .. } = candidate;
+        table.rows.push(vec![
+            (*batch).into(),
+            (*iteration).into(),
+            (*epoch).into(),
+            (*peak).into(),
+            moved.at_peak.into(),
+            moved.offloaded.into(),
+            moved.swapping.into(),
+            moved.recomputed.into(),
+            moved.recomputing.into(),
         ]);
-        table.rows.push(row);
     }
     let batch = tuned.chosen.candidate.batch;
     table.chosen(tuned.curve.iter().position(|candidate| candidate.batch == batch))

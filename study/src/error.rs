@@ -220,16 +220,10 @@ impl From<RuntimeError> for Error {
     fn from(error: RuntimeError) -> Error {
         let kind = match error {
             RuntimeError::Schedule(_) => Kind::Verification,
-            RuntimeError::Device(DeviceError::OutOfRange { .. }) | RuntimeError::Draw { .. } => {
-                Kind::Internal
-            }
+            RuntimeError::Device(DeviceError::OutOfRange { .. }) => Kind::Internal,
             RuntimeError::Group(GroupError::Different { .. }) => Kind::Usage,
             RuntimeError::Device(_) | RuntimeError::Group(_) => Kind::Device,
-            RuntimeError::Mismatch { .. }
-            | RuntimeError::Data { .. }
-            | RuntimeError::Checkpoint { .. }
-            | RuntimeError::Overflowed { .. }
-            | RuntimeError::Diverged { .. } => Kind::Usage,
+            _ => Kind::Usage,
         };
         let ours = Error::new(kind, &error);
         match error {

@@ -43,14 +43,6 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     }
 }
 
-/// Checks that two outputs are two files.
-pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Error> {
-    match (one, other) {
-        (Some(one), Some(other)) => not_the_same(one, other),
-        _ => Ok(()),
-    }
-}
-
 /// Returns the canonical path of a file, which need not exist; `None` if its directory does not exist.
 fn place(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().or_else(|| {

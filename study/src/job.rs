@@ -7,9 +7,9 @@ use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{largest, measure};
 use crate::network_workload::NetworkWorkload;
-use crate::request::TrainRequest;
+use crate::request::{TrainRequest, TuneRequest};
 use crate::training::{Trained, train, work};
-use crate::tuning::{TuneRequest, Tuned, earlier, keep, tune};
+use crate::tuning::{Tuned, earlier, keep, tune};
 use crate::watch::{Notice, Watch};
 use crate::workload::Workload;
 use plimsoll_ir::Bytes;
@@ -83,8 +83,7 @@ impl Study {
     /// ```
     /// use plimsoll_ir::config::LearningRateRule;
     /// use plimsoll_study::data::DataSource;
-    /// use plimsoll_study::request::{NetworkRequest, Objective, RateRequest, Searcher};
-    /// use plimsoll_study::tuning::TuneRequest;
+    /// use plimsoll_study::request::{NetworkRequest, Objective, RateRequest, Searcher, TuneRequest};
     /// use plimsoll_study::{NetworkWorkload, Setup, Study, Watch};
     /// use plimsoll_tuner::model::devices;
     ///

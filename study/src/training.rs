@@ -3,7 +3,6 @@
 //!
 //! This file deliberately chooses nothing: the config holds batch, placement and rate.
 
-mod draws;
 mod left;
 mod saving;
 mod workers;
@@ -21,14 +20,12 @@ use plimsoll_ir::config::Config;
 use plimsoll_ir::exchange::{NCCL_PIECE_BYTES, PIECE_BYTES};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{alone, undisturbed};
-use plimsoll_ir::program::{Program, Role};
+use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::tuning::NoiseScale;
 use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_networks::Mode;
-use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
     TrainingPlan, Weights, state_bytes,
@@ -59,9 +56,6 @@ pub struct Trained {
     pub test: Evaluation,
     /// Seconds of an undisturbed iteration of this run (`undisturbed`).
     pub iteration: Seconds,
-    /// Iterations of this run under the plan of their own draw of stochastic depth; `None` if one plan serves all draws. With
-    /// draws, `iteration` is the mean.
-    pub drawn: Option<u64>,
     /// Median time between two iterations.
     pub between: Seconds,
     /// Resident bytes and pool that were allocated, for each worker.
@@ -72,9 +66,6 @@ pub struct Trained {
     pub global_batch: u64,
     /// Learning rate of such an update, before its decay.
     pub rate: f64,
-    /// Gradient noise scale over the last updates of this run; `None` if an update is of one batch, or if the gradient could
-    /// not be separated from its noise.
-    pub noise_scale: Option<NoiseScale>,
     /// Times of every command of one more iteration, if requested.
     pub timeline: Option<Timeline>,
 }
@@ -100,7 +91,6 @@ fn set_up(
     watch: &Watch<'_>,
 ) -> Result<Vec<Trainer>, Error> {
     of_optimizer(config.optimizer, task.optimizer)?;
-    of_optimizer(config.optimizer, request.update.optimizer())?;
     let program = task.program(config.batch, Mode::Train)?;
     of_iteration(&program, config, schedule, study)?;
     within_budget(&program, config, schedule, study)?;
@@ -112,16 +102,9 @@ fn set_up(
         virtual_workers: update.virtual_workers,
         seed: request.seed,
         rate: rate_schedule(update, request, update.per_epoch * request.epochs),
-        update: request.update,
+        update: request.update(task.optimizer)?,
         weights,
     };
-    if request.per_draw && update.virtual_workers > 1 {
-        let batches = update.virtual_workers;
-        return Err(Error::usage(format_args!(
-            "an update of {batches} batches has as many draws of stochastic depth, which all run by one plan"
-        ))
-        .help("leave --per-draw out, or --workers and --global-batch"));
-    }
     if update.virtual_workers > 1 {
         // Worker 0 also tests.
         let several = request.workers.count > 1;
@@ -141,7 +124,7 @@ fn set_up(
         return (0..).zip(groups).map(trainer).collect();
     }
     let (executor, mut loaded) = match request.save_every {
-        None if task.setup.can_be_lost() && !request.per_draw => {
+        None if task.setup.can_be_lost() => {
             task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
         }
         // A device that computes in host memory has its state there, and with an explicit interval the file has the state.
@@ -149,11 +132,7 @@ fn set_up(
     };
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
-    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
-    if request.per_draw {
-        trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
-    }
-    Ok(vec![trainer])
+    Ok(vec![Trainer::new(executor, train, evaluate, plan)?])
 }
 
 /// Reads the initial weights of a training, if given.
@@ -370,7 +349,7 @@ fn train_from(
     // If the disk is full by now, the test and its result are still made.
     let written = saving.write(&mut trainer);
     drop(training);
-    let (iterations, drawn) = (trainer.step(), trainer.drawn());
+    let iterations = trainer.step();
     let test = test(task, &mut trainer, &mut saving, request.timed, watch);
     written?;
     let (test, timeline) = test?;
@@ -385,26 +364,14 @@ fn train_from(
         resumed_at,
         loss: seen.last().0,
         test,
-        iteration: match drawn {
-            // Iterations of draws differ, so the shorter ones are not the undisturbed ones.
-            Some(_) => mean(&seen.seconds),
-            None => undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
-        },
-        drawn,
+        iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
         between: median(&mut seen.between),
         peak,
         workers: request.workers.count,
         global_batch: trainer.plan().samples_of_update(),
         rate: update.rate,
-        noise_scale: seen.noise.scale(batch_norm_over(&trainer)),
         timeline,
     })
-}
-
-/// Returns the samples over which batch norm normalises, if the network has batch norm: nothing else has running statistics.
-fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
-    let mut resident = trainer.loaded().resident().iter();
-    resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
 }
 
 /// Continues from the study's newest state, if there is one and it is not to be discarded; else starts from the given weights,
@@ -524,11 +491,6 @@ fn resume(
     Ok(saved.progress.plan.rate)
 }
 
-/// Returns the mean of these times; 0 if there are none.
-fn mean(seconds: &[Seconds]) -> Seconds {
-    seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len().max(1) as f64)
-}
-
 /// Observations of this run.
 #[derive(Default)]
 struct Seen {
@@ -540,13 +502,11 @@ struct Seen {
     /// Time that other processes took from all iterations, and the iterations' wall-clock time.
     waited: f64,
     by_the_clock: f64,
-    noise: NoiseAverages,
 }
 
 impl Seen {
     fn take(&mut self, observation: &Observation, timed: bool) {
         self.losses.push((observation.loss, observation.accuracy));
-        observation.norms.iter().for_each(|norms| self.noise.take(norms));
         if !timed {
             return;
         }

@@ -25,7 +25,7 @@ pub use plain::{ACCUMULATED, RECOMPUTED, Way};
 use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::measure::largest;
-use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher};
+use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher, TuneRequest};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::{Confirmed, Workload};
 use journal::{Noted, PlanJournal};
@@ -36,7 +36,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::Seconds;
 use plimsoll_tuner::goodput::efficiency;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
@@ -56,34 +56,6 @@ pub(crate) const GOES_ON: &str = "the same command goes on from the profile";
 
 /// Words for a search of AccUDNN that has no answer.
 const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
-
-/// The request that tuning answers.
-#[derive(Clone, Debug)]
-pub struct TuneRequest {
-    /// Memory budget of the device.
-    pub budget: Bytes,
-    /// Search that chooses the batch.
-    pub search: Searcher,
-    /// Goal of the search.
-    pub objective: Objective,
-    /// Smallest batch to consider.
-    pub min_batch: u64,
-    /// Largest batch to consider.
-    pub max_batch: Option<u64>,
-    /// Workers that the batch is for; `None` for a single worker.
-    pub cluster: Option<ClusterRequest>,
-    /// Noise scale that weighs the samples of an update; `None` if all count the same. With it, the goal is the highest
-    /// goodput, and each worker makes as many passes in an update as that takes.
-    pub goodput: Option<GoodputRequest>,
-    /// Base point and rule of the learning rate.
-    pub rate: RateRequest,
-    /// Epochs of the planned training; the warm-up takes at most a tenth of them.
-    pub epochs: u64,
-    /// Command of the request, for the record.
-    pub command: String,
-    /// `true` to discard the study's contents, measurements included.
-    pub fresh: bool,
-}
 
 /// The error of a search that was stopped.
 fn stopped() -> Error {

@@ -1,10 +1,10 @@
 //! The choice that a study holds: its files are written together, and reused if they were made for the same workload.
 
-use super::{TuneRequest, Tuned};
+use super::Tuned;
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{exact, in_words};
-use crate::request::{ClusterRequest, RateRequest};
+use crate::request::{ClusterRequest, RateRequest, TuneRequest};
 use crate::workload::Workload;
 use plimsoll_ir::Document;
 use plimsoll_ir::config::{Config, LearningRate, LearningRateRule};
