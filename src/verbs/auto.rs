@@ -10,6 +10,7 @@ use crate::verbs::script::Script;
 use crate::verbs::tune::{choice, cluster, figures, head};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
+use plimsoll_runtime::group::threads;
 use plimsoll_study::error::Cause;
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::request::TrainRequest;
@@ -49,7 +50,7 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> 
         return Ok(tables);
     }
     let training = TrainRequest { fresh: args.study.fresh, ..args.train.clone() };
-    let trained = study.train(&task, (config, schedule), &training, &held, watch);
+    let trained = study.train(&task, (config, schedule), &training, threads(1), &held, watch);
     // `auto` chose the learning rate, and can choose a different one.
     let trained = trained.map_err(|error| match error.cause.as_deref() {
         Some(Cause::Diverged { lower }) => {

@@ -17,6 +17,7 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_networks::{Mode, build};
 use plimsoll_runtime::HostMemory;
 use plimsoll_runtime::group::mpi::{Launched, World};
+use plimsoll_runtime::group::threads;
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor, processor};
 use plimsoll_study::request::{TrainRequest, Workers, only};
@@ -86,10 +87,8 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         study.work(&task, choice, &request, group, watch.stop).map_err(processes::noted)?;
         return Ok(Vec::new());
     };
-    let trained = match world {
-        None => study.train(&task, choice, &request, &held, watch),
-        Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
-    };
+    let groups = world.map_or_else(|| threads(count), |world| vec![world.group()]);
+    let trained = study.train(&task, choice, &request, groups, &held, watch);
     drop(noted);
     let trained = trained.map_err(processes::noted)?;
     if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {

@@ -119,54 +119,35 @@ fn warn_of_slow(workers: u64, times: f64) {
 pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
     let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
         config.cluster?;
-    let simulated = tuning.and_then(|tuning| report::workers::workers(config, tuning)).map(|w| simulated(&w));
-    let sums = nccl.then(|| ("sums", "sums", "by NCCL, on the GPUs".into()));
     let known = config.measured.unwrap_or(config.predicted);
     let alone = config.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
     let together = global_batch as f64 / update_seconds.0;
     warn_of_slow(workers, together / alone);
-    let between = [
+    let rate = rate::rate_of_update(config).map_or(Cell::None, |(rate, _)| Cell::learning_rate(rate));
+    let caution = rate::caution(&config.learning_rate, global_batch);
+    let mut facts: Facts = vec![
         ("workers", "workers", workers.into()),
         ("interconnect", "interconnect", interconnect.to_string().into()),
     ];
-    let between = between.into_iter().chain(sums);
-    Some(Table::facts(
-        "workers",
-        between
-            .chain([
-                ("global_batch", "global batch", global_batch.into()),
-                ("passes", "passes of a worker", passes.into()),
-                ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
-                ("update_seconds", "update", update_seconds.into()),
-                // The interconnect was given, not modelled; the model covers the passes.
-                (
-                    "relative_error",
-                    "stated error of its passes",
-                    Cell::Share(config.predicted.relative_error),
-                ),
-            ])
-            .chain(simulated.into_iter().flatten())
-            .chain([
-                ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
-                ("speedup", "times one worker", Cell::Number(together / alone, 2)),
-                (
-                    "efficiency",
-                    "share of as many without exchange",
-                    Cell::Share(together / alone / workers as f64),
-                ),
-                (
-                    "learning_rate",
-                    "learning rate of an update",
-                    rate::rate_of_update(config).map_or(Cell::None, |(rate, _)| Cell::learning_rate(rate)),
-                ),
-                (
-                    "learning_rate_caution",
-                    "caution",
-                    rate::caution(&config.learning_rate, global_batch).into(),
-                ),
-            ])
-            .collect(),
-    ))
+    facts.extend(nccl.then(|| ("sums", "sums", "by NCCL, on the GPUs".into())));
+    facts.extend([
+        ("global_batch", "global batch", global_batch.into()),
+        ("passes", "passes of a worker", passes.into()),
+        ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
+        ("update_seconds", "update", update_seconds.into()),
+        // The interconnect was given, not modelled; the model covers the passes.
+        ("relative_error", "stated error of its passes", Cell::Share(config.predicted.relative_error)),
+    ]);
+    let workers_of = tuning.and_then(|tuning| report::workers::workers(config, tuning));
+    facts.extend(workers_of.iter().flat_map(simulated));
+    facts.extend([
+        ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
+        ("speedup", "times one worker", Cell::Number(together / alone, 2)),
+        ("efficiency", "share of as many without exchange", Cell::Share(together / alone / workers as f64)),
+        ("learning_rate", "learning rate of an update", rate),
+        ("learning_rate_caution", "caution", caution.into()),
+    ]);
+    Some(Table::facts("workers", facts))
 }
 
 /// Warning about a learning rate far from its base point, with the option that keeps it near.

@@ -20,7 +20,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         let file = fs::OpenOptions::new().write(true).open(&place);
         return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
-    let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(&place);
     // The error then names the directory itself, not the temporary file.
     fs::metadata(folder).map_err(failed)?;
     let mut builder = tempfile::Builder::new();
@@ -31,6 +31,11 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
     file.persist(&place).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+/// Returns the directory of a file.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Checks that an output is not the file that the command reads, or will write itself.
@@ -45,8 +50,7 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
 
 /// Returns the canonical path of a file, which need not exist; `None` if its directory does not exist.
 fn place(path: &Path) -> Option<PathBuf> {
-    fs::canonicalize(path).ok().or_else(|| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
-    })
+    fs::canonicalize(path)
+        .ok()
+        .or_else(|| Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?)))
 }

@@ -26,17 +26,17 @@ use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::measure::largest;
 use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher, TuneRequest};
-use crate::watch::{Notice, Step, Watch};
+use crate::watch::{Step, Watch};
 use crate::workload::{Confirmed, Workload};
 use journal::{Noted, PlanJournal};
 use measured::{Ran, Timed, wants_refit};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, ConfigKind, Figures, Goodput, LearningRate};
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
-use plimsoll_ir::Seconds;
 use plimsoll_tuner::goodput::efficiency;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
@@ -261,7 +261,7 @@ pub(crate) fn tune(
         drop(step);
         let tuned = tuner.finish(&model, profile, Searched { found, chosen, kept, rounds })?;
         for words in tuned.tuning.runs.iter().filter_map(run_missed) {
-            watch.notice(Notice::PredictionMissed(words));
+            watch.warn(format_args!("{words}; --fresh measures anew"));
         }
         tuner.journal.into_inner().forget()?;
         return Ok(tuned);
@@ -741,6 +741,7 @@ fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_ir::Bytes;
     use plimsoll_ir::profile::{AlternativeSamples, OpSamples};
     use plimsoll_ir::trace::Phase;
 

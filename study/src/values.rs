@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub type AskedPrecision = Option<Precision>;
 
 /// Returns a parser of words; each has its value and its description.
-fn one_of<T: Copy + Send + Sync + 'static>(
+pub fn one_of<T: Copy + Send + Sync + 'static>(
     words: &'static [(&'static str, T, &'static str)],
 ) -> impl TypedValueParser<Value = T> {
     let all = words.iter().map(|(word, _, about)| PossibleValue::new(*word).help(*about));
