@@ -2,6 +2,8 @@
 //!
 //! These doc comments are the help texts. Planned features are absent.
 
+#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
+
 mod planning;
 
 use planning::policy_help;
@@ -173,7 +175,6 @@ fn of_networks() -> Vec<clap::Id> {
 
 /// `auto`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct AutoArgs {
     /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link replace those of its calls, and a
     /// report of each planned step is written when the script ends. Needs the Python package
@@ -203,7 +204,6 @@ pub struct DemoArgs {
 
 /// `profile`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct ProfileArgs {
     #[command(flatten)]
     pub task: TaskOptions,
@@ -221,7 +221,6 @@ pub struct ProfileArgs {
 
 /// `tune`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct TuneArgs {
     #[command(flatten)]
     pub tune: TuneOptions,
@@ -239,7 +238,6 @@ fn timeout() -> impl TypedValueParser<Value = Seconds> {
 
 /// `run`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
@@ -284,7 +282,6 @@ pub struct RunArgs {
 
 /// `verify`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct VerifyArgs {
     #[command(flatten)]
     pub task: TaskOptions,
@@ -324,7 +321,6 @@ pub struct ReportedArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
     /// Output file; by default report.html in the study's folder, or here
     #[arg(short, long, value_name = "FILE")]
@@ -335,7 +331,6 @@ pub struct ReportArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
     /// Explain this layer in full
     #[arg(long, value_name = "LAYER")]
@@ -365,7 +360,6 @@ pub struct NetworksArgs {
     /// Show this network layer by layer
     pub name: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
 }
 
@@ -378,7 +372,6 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u64,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
     /// Optimizer; its state (one number a parameter for sgd, two for adamw) stays on the device
     #[arg(long, value_name = "NAME", value_parser = values::optimizer(), default_value = "sgd")]
@@ -395,7 +388,6 @@ pub struct TraceArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub kernels: KernelOptions,
     /// Output: a path, or `-` for standard output, which is the default
     #[arg(short, long, value_name = "TRACE")]
@@ -419,7 +411,6 @@ pub struct ExportArgs {
     #[arg(long, value_name = "TOOL", value_enum)]
     pub to: Tool,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub wanted: Wanted,
     /// With --to safetensors: the file to write
     #[arg(short, long, value_name = "FILE", required_if_eq("to", "safetensors"))]

@@ -138,14 +138,9 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Shows a bar with `steps` steps of the named work.
-pub fn bar(what: &'static str, steps: u64, quiet: bool) -> Bar {
-    Bar::new(what, Some(steps), quiet, true)
-}
-
-/// Shows named work of unknown length.
-pub fn spinner(what: &'static str, quiet: bool) -> Bar {
-    Bar::new(what, None, quiet, true)
+/// Shows named work of this number of steps, if known.
+pub fn bar(what: &str, steps: Option<u64>, quiet: bool) -> Bar {
+    Bar::new(what, steps, quiet, true)
 }
 
 /// Shows a whole command, while none of its steps is shown.
@@ -167,8 +162,7 @@ fn tell_of(shown: &RefCell<Option<Bar>>, quiet: bool, event: JobEvent<'_>) {
     };
     match event {
         JobEvent::Begin { step, of } => {
-            let bar = of.map_or_else(|| spinner(step, quiet), |of| bar(step, of, quiet));
-            shown.replace(Some(bar));
+            shown.replace(Some(bar(step, of, quiet)));
         }
         JobEvent::Length(of) => with(&|bar| bar.set_length(of)),
         JobEvent::Done(parts) => with(&|bar| bar.set_position(parts)),
@@ -408,7 +402,7 @@ mod tests {
             let keys = event.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
             (keys, event)
         };
-        let (counted, unknown) = (bar("train", 10, true), spinner("plan", true));
+        let (counted, unknown) = (bar("train", Some(10), true), bar("plan", None, true));
         assert_eq!(keys(&counted).0, keys(&unknown).0);
         assert!(keys(&counted).1["left_seconds"].is_null(), "nothing is done yet");
         counted.inc(10);

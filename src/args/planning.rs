@@ -1,5 +1,7 @@
 //! Options of the commands that work on traces and schedules alone: plan, compare, check, simulate.
 
+#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use plimsoll_ir::schedule::Duplex;
@@ -61,7 +63,6 @@ pub struct PlanningArgs {
 #[command(group(ArgGroup::new("budgets").args(["budget", "sweep"]).required(true)))]
 pub struct PlanArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
     /// Planning policy
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
@@ -83,7 +84,6 @@ pub struct PlanArgs {
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
     /// Policies to compare, separated by commas; by default all that take a trace of any size
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -35,15 +35,8 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> 
         Chosen::Earlier(config, _) => vec![kept_choice(config)],
     };
     let (config, schedule) = chosen.parts();
-    let earlier = match &chosen {
-        Chosen::Earlier(config, _) if config.cluster.is_some() => Some(Tuned::read(&study)?.tuning),
-        _ => None,
-    };
-    let tuning = match &chosen {
-        Chosen::Now(tuned) => Some(&tuned.tuning),
-        Chosen::Earlier(..) => earlier.as_ref(),
-    };
-    tables.extend(cluster(config, tuning));
+    let tuned = config.cluster.is_some().then(|| Tuned::read(&study)).transpose()?;
+    tables.extend(cluster(config, tuned.as_ref().map(|tuned| &tuned.tuning)));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);

@@ -47,7 +47,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
     let mut tried = Vec::new();
     let mut stopped = None;
     let budgets = args.planning.budgets(&trace, BUDGETS);
-    let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);
+    let bar = progress::bar("compare", Some((budgets.len() * policies.len()) as u64), false);
     'all: for budget in budgets {
         let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
         let bound = args.planning.bound(&trace, budget, &limits);

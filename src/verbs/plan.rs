@@ -205,7 +205,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     let mut tried = Vec::new();
     let budgets = args.planning.budgets(trace, 1);
     let asked = budgets.len();
-    let bar = progress::bar("plan", budgets.len() as u64, false);
+    let bar = progress::bar("plan", Some(budgets.len() as u64), false);
     for budget in budgets {
         tried.push(args.planning.plan(trace, policy, budget, None, None)?);
         bar.inc(1);

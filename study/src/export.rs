@@ -164,11 +164,7 @@ fn settings(
 }
 
 /// Division of one update's samples: the batch size, and the number of batches that each worker takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shares {
-    batch: u64,
-    accumulation: u64,
-}
+type Shares = (u64, u64);
 
 impl Export {
     /// Returns the export of a config and its schedule. By default a worker's batch is the largest that keeps
@@ -203,7 +199,7 @@ impl Export {
         // evenly.
         let tuned =
             tuned.map(|cluster| cluster.global_batch).filter(|global| global / config.batch >= workers);
-        let Shares { batch, accumulation } = match (wanted.global, tuned) {
+        let (batch, accumulation) = match (wanted.global, tuned) {
             (None, Some(tuned)) => shares(Some(tuned)).or_else(|_| shares(None))?,
             (global, _) => shares(global)?,
         };
@@ -481,7 +477,7 @@ fn held(config: &Config, schedule: &Schedule) -> Result<u64, Error> {
 fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
-        return Ok(Shares { batch: tuned / accumulation, accumulation });
+        return Ok((tuned / accumulation, accumulation));
     };
     if !global.is_multiple_of(workers) {
         let message = format!("a global batch of {global} is no multiple of {workers} workers");
@@ -498,7 +494,7 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
         );
         return Err(not_shared(&message, global, workers * fewest));
     };
-    Ok(Shares { batch: share / accumulation, accumulation })
+    Ok((share / accumulation, accumulation))
 }
 
 /// Divides an update into batches of the plan's own size.
@@ -511,7 +507,7 @@ fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Erro
         );
         return Err(not_shared(&message, global, at_once));
     }
-    Ok(Shares { batch, accumulation: global / at_once })
+    Ok((batch, global / at_once))
 }
 
 /// Describes the multiples of `of` that are nearest to a number.

@@ -3,6 +3,8 @@
 //! The command line and `plimsoll.toml` fill these structs, and their doc comments are the help texts; jobs read them, and the
 //! default name of a study follows from them ([`crate::naming`]). Contradictions between options are refused here.
 
+#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
+
 use crate::data::DataSource;
 use crate::device::{Setup, of_processor, processor, threads_are_sound};
 use crate::error::Error;
@@ -80,7 +82,6 @@ pub struct DeviceOptions {
     #[arg(long)]
     pub no_graph: bool,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub kernels: KernelOptions,
     /// Compute threads of the CPU; by default all cores but one, which is left to the two transfer streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -144,7 +145,6 @@ impl DeviceOptions {
 
 /// A task: network, data, device and optimizer.
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct TaskOptions {
     #[command(flatten)]
     pub network: NetworkRequest,
@@ -372,7 +372,6 @@ pub struct GoodputRequest {
 
 /// A task and its tuning.
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct TuneOptions {
     #[command(flatten)]
     pub task: TaskOptions,
