@@ -30,8 +30,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Receives all events: progress, warnings, and other notices to the user.
     let tell = |event: Event<'_>| {
-        if let Event::Notice(notice) = event {
-            println!("{notice}");
+        if let Event::Notice { words, .. } = event {
+            println!("{words}");
         }
     };
     let watch = Watch { stop: &|| false, tell: &tell };

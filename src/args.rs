@@ -2,33 +2,31 @@
 //!
 //! These doc comments are the help texts. Planned features are absent.
 
+#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
+
 mod planning;
-mod requests;
-mod tuning;
-mod values;
 
 use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
-pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
-pub use tuning::{AutoArgs, ClusterArgs, DemoArgs, ProfileArgs, TuneArgs};
-pub use values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, ObjectiveArg, OptimizerArg, PrecisionArg, ReluArg,
-    RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
-};
 
 use crate::output::Format;
 use crate::progress::MessageFormat;
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::builder::TypedValueParser;
+use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap_complete::Shell;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_ir::{Optimizer, Seconds};
+use plimsoll_networks::ReluStorage;
+use plimsoll_runtime::HostMemory;
 use plimsoll_study::data::DataSource;
+use plimsoll_study::export::{Tool, Wanted};
+use plimsoll_study::request::{
+    KernelOptions, RESEARCH, StudyOptions, TaskOptions, TrainRequest, TuneOptions,
+};
+use plimsoll_study::values::{self, DeviceChoice};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-
-/// Heading of options that show the effect of a part of the planner, or reproduce a paper's choice. Training does not
-/// need them.
-const RESEARCH: &str = "Research options";
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
 /// memory budget, and trains exactly that.
@@ -144,215 +142,6 @@ pub enum Verb {
     Man(ManArgs),
 }
 
-impl Verb {
-    /// Name on the command line.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Verb::Auto(_) => "auto",
-            Verb::Demo(_) => "demo",
-            Verb::Profile(_) => "profile",
-            Verb::Tune(_) => "tune",
-            Verb::Plan(_) => "plan",
-            Verb::Compare(_) => "compare",
-            Verb::Check(_) => "check",
-            Verb::Simulate(_) => "simulate",
-            Verb::Run(_) => "run",
-            Verb::Verify(_) => "verify",
-            Verb::Report(_) => "report",
-            Verb::Explain(_) => "explain",
-            Verb::Networks(_) => "networks",
-            Verb::Trace(_) => "trace",
-            Verb::Doctor(_) => "doctor",
-            Verb::Export(_) => "export",
-            Verb::Config(_) => "config",
-            Verb::Completions(_) => "completions",
-            Verb::Man(_) => "man",
-        }
-    }
-}
-
-/// A network and its images.
-#[derive(Clone, Debug, Args)]
-pub struct NetworkArgs {
-    /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
-    #[arg(long, value_name = "NAME", default_value = "resnet20")]
-    pub network: String,
-    /// Image height and width in pixels, such as 64 or 48x64; by default the data's, or with images:FOLDER the network's
-    #[arg(long, value_name = "PIXELS")]
-    pub image: Option<Image>,
-    /// Image channels; by default the data's, or with images:FOLDER the network's
-    #[arg(long, value_name = "N")]
-    pub channels: Option<u32>,
-    /// Classes to tell apart; by default the data's
-    #[arg(long, value_name = "N")]
-    pub classes: Option<u32>,
-}
-
-/// The data's option.
-#[derive(Clone, Debug, Args)]
-pub struct DataArgs {
-    /// Training data: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER (a folder of JPEG or PNG files for each
-    /// class), text:FILE, tokens:FILE (16-bit tokens, NumPy's .npy, or a folder with train.bin), mnist:FOLDER or cifar10:FOLDER
-    #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    pub data: DataSource,
-}
-
-/// The device and how it is set up.
-#[derive(Clone, Debug, Args)]
-pub struct DeviceArgs {
-    /// Training device: cpu; cuda or cuda:N, an NVIDIA GPU (new: so far tested without one); or a GPU that is not here,
-    /// modelled from its data sheet, on which nothing runs: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub device: DeviceChoice,
-    /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
-    #[arg(long)]
-    pub no_graph: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
-    pub kernels: KernelArgs,
-    /// Compute threads of the CPU; by default all cores but one, which is left to the two transfer streams
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// With cpu: pace the link between device and host to this rate each way, such as 12GB/s; by default it runs at full speed
-    #[arg(long, value_name = "RATE")]
-    pub link: Option<BytesPerSecond>,
-    /// With a paced link: its duplex mode
-    #[arg(long, value_enum, default_value_t)]
-    pub duplex: DuplexArg,
-    /// Host storage of swapped tensors: memory, or with cpu file:PATH
-    #[arg(long, value_name = "PLACE", default_value = "memory")]
-    pub host: HostPlace,
-}
-
-/// The precision of any device, and how a GPU chooses kernels.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct KernelArgs {
-    /// Number format of convolutions and matrix products; bf16 also halves the bytes of activations. Sums and parameters are
-    /// f32
-    #[arg(long, value_enum, value_name = "PRECISION", default_value_t)]
-    pub precision: PrecisionArg,
-    /// With cuda: run every call by one kernel, which gives the same bits each time
-    #[arg(long)]
-    pub deterministic: bool,
-}
-
-/// A workload: network, data, device and optimizer.
-#[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
-pub struct WorkloadArgs {
-    #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub optimizer: OptimizerArgs,
-}
-
-/// The optimizer's option.
-#[derive(Clone, Debug, Args)]
-pub struct OptimizerArgs {
-    /// Optimizer; its state (one number a parameter for sgd, two for adamw) stays on the device
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub optimizer: OptimizerArg,
-}
-
-/// The folder that keeps results.
-#[derive(Clone, Debug, Args)]
-pub struct StudyArgs {
-    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it. By default
-    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, without the budget if none is given; the digits stand for all options that
-    /// affect the choice and the training (not --epochs and --save-every), so that the same command finds its study again
-    #[arg(long, value_name = "DIR")]
-    pub study: Option<PathBuf>,
-    /// Discard earlier results of this command in the study's folder, and start anew
-    #[arg(long)]
-    pub fresh: bool,
-}
-
-/// The budget and what limits the search.
-#[derive(Clone, Debug, Args)]
-pub struct SearchArgs {
-    /// Device memory budget, such as 22GiB, 500MB, or 90% of the device's memory; by default the study's earlier budget;
-    /// else, with cpu, the memory that keeping everything takes at a batch of 16 (or at the smallest batch that trains); with
-    /// cuda, the free memory less 512 MiB, in steps of 256 MiB; with a modelled device, its memory less 512 MiB
-    #[arg(long, value_name = "SIZE")]
-    pub budget: Option<Size>,
-    /// Host memory limit for swapped tensors, such as 64GiB; by default 70 % of the machine's (with a modelled device, of a
-    /// usual machine for it), and unlimited with --host file:PATH
-    #[arg(long, value_name = "SIZE")]
-    pub host_memory: Option<Bytes>,
-    /// Search that chooses the batch, with its planning policy; the answer of the other search is run for comparison
-    #[arg(long, value_enum, value_name = "WHOSE", default_value_t, help_heading = RESEARCH)]
-    pub search: SearchArg,
-    /// Objective of the search for the batch
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    pub objective: ObjectiveArg,
-    /// Smallest batch to consider; by default the base batch, below which your learning rate is untried; with --workers the
-    /// base batch divided by them, with --global-batch 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub min_batch: Option<u64>,
-    /// Largest batch to consider
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_batch: Option<u64>,
-}
-
-/// The rule by which the learning rate follows the batch.
-#[derive(Clone, Debug, Args)]
-pub struct RateArgs {
-    /// A batch with a known good learning rate
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
-    pub base_batch: u64,
-    /// Learning rate at the base batch; by default 0.05 with sgd and 0.001 with adamw
-    #[arg(long, value_name = "RATE")]
-    pub base_rate: Option<f64>,
-    /// Rule for the learning rate, with q = batch / base batch; by default accudnn with sgd and square-root with adamw
-    #[arg(long, value_enum)]
-    pub rate_rule: Option<RuleArg>,
-    /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
-    #[arg(long, value_name = "C", help_heading = RESEARCH)]
-    pub convexity: Option<f64>,
-}
-
-/// Options of training.
-#[derive(Clone, Debug, Args)]
-pub struct TrainArgs {
-    /// Passes over the training data, including those of earlier runs; a larger number than last time continues the training
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub epochs: u64,
-    /// Schedule of the learning rate during training
-    #[arg(long, value_enum, default_value_t)]
-    pub decay: DecayArg,
-    /// Momentum of sgd; by default 0.9
-    #[arg(long, value_name = "M", value_parser = values::momentum)]
-    pub momentum: Option<f32>,
-    /// beta1 of adamw, for the first moment; by default 0.9
-    #[arg(long, value_name = "B", value_parser = values::beta)]
-    pub beta1: Option<f64>,
-    /// beta2 of adamw, for the second moment; by default 0.999
-    #[arg(long, value_name = "B", value_parser = values::beta)]
-    pub beta2: Option<f64>,
-    /// epsilon of adamw, added to the square root of the second moment; by default 1e-8
-    #[arg(long, value_name = "E", value_parser = values::epsilon)]
-    pub epsilon: Option<f64>,
-    /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
-    #[arg(long, value_name = "W", value_parser = values::weight_decay)]
-    pub weight_decay: Option<f32>,
-    /// Initial weights: a safetensors file with the names and shapes that `export --to safetensors` writes; by default they
-    /// are drawn
-    #[arg(long, value_name = "FILE")]
-    pub weights: Option<PathBuf>,
-    /// Seed of initial parameters, order of the data and dropout
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Interval for saving the training state, such as 5min, in addition to each epoch; 0s saves after every iteration. By
-    /// default saving takes a hundredth of the time. The state of a GPU is also copied to host memory in every iteration, and
-    /// saved if the GPU fails
-    #[arg(long, value_name = "TIME")]
-    pub save_every: Option<Seconds>,
-}
-
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Records the line that this process runs, beginning with the program's name. The first call counts.
@@ -376,31 +165,79 @@ pub fn command_line() -> String {
     std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Default values of a group of options.
-pub fn defaults<T: Args>() -> T {
-    let group = T::augment_args(clap::Command::new("defaults"));
-    let given = group.try_get_matches_from(["defaults"]).expect("no option of the group is required");
-    T::from_arg_matches(&given).expect("defaults are values")
-}
-
 /// Options of `auto` that a script decides for itself: all but budget, link and study.
 fn of_networks() -> Vec<clap::Id> {
-    let groups = [
-        WorkloadArgs::augment_args,
-        ClusterArgs::augment_args,
-        SearchArgs::augment_args,
-        RateArgs::augment_args,
-        TrainArgs::augment_args,
-        StudyArgs::augment_args,
-    ];
+    let groups = [TuneOptions::augment_args, TrainRequest::augment_args, StudyOptions::augment_args];
     let all = groups.into_iter().fold(clap::Command::new("auto"), |command, group| group(command));
     let ids = all.get_arguments().map(|arg| arg.get_id().clone());
     ids.filter(|id| !["budget", "link", "study"].contains(&id.as_str())).collect()
 }
 
+/// `auto`
+#[derive(Clone, Debug, Args)]
+pub struct AutoArgs {
+    /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link replace those of its calls, and a
+    /// report of each planned step is written when the script ends. Needs the Python package
+    #[arg(value_name = "SCRIPT", conflicts_with_all = of_networks())]
+    pub script: Option<PathBuf>,
+    /// Arguments of the script, after `--`
+    #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]
+    pub script_arguments: Vec<OsString>,
+    #[command(flatten)]
+    pub tune: TuneOptions,
+    #[command(flatten)]
+    pub train: TrainRequest,
+    #[command(flatten)]
+    pub study: StudyOptions,
+}
+
+/// `demo`
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// The study's folder; by default studies/demo. A second run shows the measurements of the first
+    #[arg(long, value_name = "DIR")]
+    pub study: Option<PathBuf>,
+    /// Discard the study in that folder, and measure anew
+    #[arg(long)]
+    pub fresh: bool,
+}
+
+/// `profile`
+#[derive(Clone, Debug, Args)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub task: TaskOptions,
+    /// Device memory budget, such as 22GiB, 500MB, or 90% of the device's memory; by default the study's earlier budget;
+    /// else, with cpu, the memory that keeping everything takes at a batch of 16 (or at 32, if less does not train); with
+    /// cuda, the free memory less 512 MiB, in steps of 256 MiB
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// Largest batch to consider
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_batch: Option<u64>,
+    #[command(flatten)]
+    pub study: StudyOptions,
+}
+
+/// `tune`
+#[derive(Clone, Debug, Args)]
+pub struct TuneArgs {
+    #[command(flatten)]
+    pub tune: TuneOptions,
+    /// Passes over the data that will be trained; the warm-up takes at most a tenth of them
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: u64,
+    #[command(flatten)]
+    pub study: StudyOptions,
+}
+
+/// Parser of the longest silence of a worker; a worker sends a sign of life five times a second.
+fn timeout() -> impl TypedValueParser<Value = Seconds> {
+    values::such(|time: &Seconds| (1.0..=86_400.0).contains(&time.0), "a time from 1s to 24h, such as 5s")
+}
+
 /// `run`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
@@ -416,13 +253,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_graph: bool,
     /// Host storage of swapped tensors: memory, or with cpu file:PATH
-    #[arg(long, value_name = "PLACE", default_value = "memory")]
-    pub host: HostPlace,
+    #[arg(long, value_name = "PLACE", value_parser = values::host, default_value = "memory")]
+    pub host: HostMemory,
     /// Optimizer; only the optimizer that the study was tuned for, which is the default
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub optimizer: Option<OptimizerArg>,
+    #[arg(long, value_name = "NAME", value_parser = values::optimizer())]
+    pub optimizer: Option<Optimizer>,
     #[command(flatten)]
-    pub train: TrainArgs,
+    pub train: TrainRequest,
     /// Workers that train together, as threads of this process, each with the whole budget (and with cuda a GPU). Their number
     /// does not change the results of the same global batch. `mpirun -n N plimsoll run STUDY` has processes instead
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
@@ -432,20 +269,12 @@ pub struct RunArgs {
     /// worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
-    /// With stochastic depth: run each iteration by the plan cut to its draw, made during the iteration before. Dropped layers
-    /// are then not computed, and the results stay the same
-    #[arg(long, conflicts_with_all = ["trace_out", "memory_snapshot"])]
-    pub per_draw: bool,
     /// Under mpirun: longest silence of a worker, after which the run ends
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::timeout)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = timeout())]
     pub timeout: Seconds,
     /// Write one more iteration, predicted and measured, as trace events, which ui.perfetto.dev and chrome://tracing open
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,
-    /// Write the device's memory over one more iteration, as measured, as a snapshot (.pickle), which
-    /// pytorch.org/memory_viz opens
-    #[arg(long, value_name = "FILE")]
-    pub memory_snapshot: Option<PathBuf>,
     /// Start anew, even if there is a checkpoint next to the config
     #[arg(long)]
     pub fresh: bool,
@@ -453,10 +282,9 @@ pub struct RunArgs {
 
 /// `verify`
 #[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct VerifyArgs {
     #[command(flatten)]
-    pub workload: WorkloadArgs,
+    pub task: TaskOptions,
     /// Samples in an iteration
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
@@ -493,7 +321,6 @@ pub struct ReportedArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
     /// Output file; by default report.html in the study's folder, or here
     #[arg(short, long, value_name = "FILE")]
@@ -504,7 +331,6 @@ pub struct ReportArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
     /// Explain this layer in full
     #[arg(long, value_name = "LAYER")]
@@ -518,8 +344,8 @@ pub struct ExplainArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ShapeArgs {
     /// Image height and width in pixels; by default those that the network was published for
-    #[arg(long, value_name = "PIXELS")]
-    pub image: Option<Image>,
+    #[arg(long, value_name = "PIXELS", value_parser = values::image)]
+    pub image: Option<[u32; 2]>,
     /// Image channels
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
@@ -534,7 +360,6 @@ pub struct NetworksArgs {
     /// Show this network layer by layer
     pub name: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
 }
 
@@ -547,20 +372,13 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u64,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
-    pub optimizer: OptimizerArgs,
+    /// Optimizer; its state (one number a parameter for sgd, two for adamw) stays on the device
+    #[arg(long, value_name = "NAME", value_parser = values::optimizer(), default_value = "sgd")]
+    pub optimizer: Optimizer,
     /// Tensor that ReLU keeps for its backward pass
-    #[arg(long, value_enum, default_value_t, help_heading = RESEARCH)]
-    pub relu: ReluArg,
-    /// With stochastic depth: only the ops that the draw of this iteration leaves; by default ops that serve every draw
-    #[arg(long, value_name = "ITERATION", help_heading = RESEARCH)]
-    pub draw: Option<u32>,
-    /// With --draw: the seed of the training
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", help_heading = RESEARCH)]
-    pub seed: u64,
+    #[arg(long, value_parser = values::relu(), default_value = "auto", help_heading = RESEARCH)]
+    pub relu: ReluStorage,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. A profile of a GPU needs that GPU,
     /// whose libraries state their scratch
     #[arg(long, value_name = "PROFILE", conflicts_with = "device")]
@@ -570,8 +388,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
-    pub kernels: KernelArgs,
+    pub kernels: KernelOptions,
     /// Output: a path, or `-` for standard output, which is the default
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
@@ -585,9 +402,6 @@ pub struct DoctorArgs {
     pub threads: Option<u32>,
 }
 
-/// Default number of passes over the data for a training in another tool.
-pub(crate) const EXPORTED_EPOCHS: u64 = 20;
-
 /// `export`
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
@@ -595,33 +409,9 @@ pub struct ExportArgs {
     pub config: PathBuf,
     /// The tool
     #[arg(long, value_name = "TOOL", value_enum)]
-    pub to: ToolArg,
-    /// Workers that train together, each on its device; by default the number that was tuned for, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub workers: Option<u64>,
-    /// Samples in an update of all workers together; by default the number that was tuned for with --workers, else about one
-    /// tuned batch of each. More samples are accumulated
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub global_batch: Option<u64>,
-    /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
-    #[arg(long, value_name = "N", default_value_t = EXPORTED_EPOCHS, value_parser = clap::value_parser!(u64).range(1..))]
-    pub epochs: u64,
-    /// Schedule of the learning rate after the warm-up
-    #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
-    pub decay: DecayArg,
-    /// Optimizer of the tool; by default the one that was tuned for
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub optimizer: Option<ToolOptimizerArg>,
-    /// Momentum of SGD; by default 0.9
-    #[arg(long, value_name = "M", value_parser = values::momentum)]
-    pub momentum: Option<f32>,
-    /// Weight decay; by default 5e-4 with SGD, 1e-2 with AdamW if it was tuned for, else the tool's default
-    #[arg(long, value_name = "W", value_parser = values::weight_decay)]
-    pub weight_decay: Option<f32>,
-    /// Export the batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything
-    /// and divides the update
-    #[arg(long)]
-    pub as_planned: bool,
+    pub to: Tool,
+    #[command(flatten)]
+    pub wanted: Wanted,
     /// With --to safetensors: the file to write
     #[arg(short, long, value_name = "FILE", required_if_eq("to", "safetensors"))]
     pub output: Option<PathBuf>,
@@ -659,20 +449,13 @@ pub struct ConfigShowArgs {
 #[derive(Clone, Debug, Args)]
 pub struct CompletionsArgs {
     /// The shell
-    #[arg(value_enum)]
+    #[arg(value_parser = values::one_of(&SHELLS))]
     pub shell: Shell,
 }
 
 /// The shells that there are completions for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
-    /// bash
-    Bash,
-    /// zsh
-    Zsh,
-    /// fish
-    Fish,
-}
+const SHELLS: [(&str, Shell, &str); 3] =
+    [("bash", Shell::Bash, "bash"), ("zsh", Shell::Zsh, "zsh"), ("fish", Shell::Fish, "fish")];
 
 /// `man`
 #[derive(Clone, Debug, Args)]
@@ -705,8 +488,8 @@ mod tests {
         for command in program.get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let example = help.strip_prefix("Example: ").unwrap_or_else(|| panic!("{command} has none"));
-            let read = Cli::try_parse_from(example.split_whitespace());
-            assert_eq!(read.map(|cli| cli.verb.name()).ok(), Some(command.get_name()), "{example}");
+            let read = program.clone().try_get_matches_from(example.split_whitespace()).expect(example);
+            assert_eq!(read.subcommand_name(), Some(command.get_name()), "{example}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use plimsoll_study::files::{not_each_other, not_the_same, write_text};
+pub use plimsoll_study::files::{not_the_same, write_text};
 
 /// Path that stands for standard input or output.
 pub const STANDARD: &str = "-";

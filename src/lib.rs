@@ -2,7 +2,7 @@
 //! for a memory budget, and trains exactly that.
 //!
 //! Plimsoll's crates are re-exported under their short names; [`study`] combines them into the jobs of the command
-//! line. The rest is the command line itself, a thin layer: it turns options into requests ([`args`]), calls the job
+//! line. The rest is the command line itself, a thin layer: it parses options into requests ([`args`]), calls the job
 //! ([`verbs`]), and formats the result as tables ([`output`]); [`program`] does all of that for one line, and turns an error
 //! ([`study::Error`]) into a message and an exit code.
 #![forbid(unsafe_code)]

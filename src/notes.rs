@@ -164,27 +164,23 @@ fn in_words(mut notes: Vec<Note>) -> Option<String> {
         names.extend((notes.len() > NAMED).then(|| format!("{} more", notes.len() - NAMED)));
         names.join(", ")
     };
-    match (silent.len(), signalled.len()) {
-        (0, 0) => None,
-        (0, _) if unknown > 0 => Some(format!(
-            "the last run was ended by a signal before it had saved: {}; another worker may have died before, whose note is in \
-             another machine's folder",
-            named(&signalled)
-        )),
+    let (ended, notes, more) = match (silent.len(), signalled.len()) {
+        (0, 0) => return None,
         (0, _) => {
-            Some(format!("the last run was ended by a signal before it had saved: {}", named(&signalled)))
+            let elsewhere =
+                "; another worker may have died before, whose note is in another machine's folder";
+            let more = if unknown > 0 { elsewhere } else { "" };
+            ("was ended by a signal before it had saved", &signalled, more)
         }
-        (1, 0) => Some(format!("the last run ended without an error message: {}", named(&silent))),
-        (_, 0) => Some(format!(
-            "the last run ended without an error message, all workers at once: {}; where one of them died first, the launcher \
-             has named its process",
-            named(&silent)
-        )),
-        (..) => Some(format!(
-            "the last run ended without an error message: {}; then the launcher ended the others",
-            named(&silent)
-        )),
-    }
+        (1, 0) => ("ended without an error message", &silent, ""),
+        (_, 0) => (
+            "ended without an error message, all workers at once",
+            &silent,
+            "; where one of them died first, the launcher has named its process",
+        ),
+        (..) => ("ended without an error message", &silent, "; then the launcher ended the others"),
+    };
+    Some(format!("the last run {ended}: {}{more}", named(notes)))
 }
 
 #[cfg(test)]

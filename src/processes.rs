@@ -32,11 +32,10 @@ const SPEAKING: Duration = Duration::from_secs(1);
 
 /// Reason not to run this command under a launcher; `None` without a launcher, or for a single process. Several
 /// processes would all measure, write and print the same.
-pub fn refused(verb: &Verb) -> Option<Error> {
+pub fn refused(verb: &Verb, name: &str) -> Option<Error> {
     // These print a page about the program itself, or support several processes.
     let is_made_for_it = matches!(verb, Verb::Run(_) | Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
     let Launched { launcher, workers, .. } = several().filter(|_| !is_made_for_it)?;
-    let name = verb.name();
     Some(
         Error::usage(format_args!(
             "`plimsoll {name}` runs as one process, and {launcher} has started {workers}"

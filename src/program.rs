@@ -41,7 +41,7 @@ pub fn run(line: Vec<OsString>) -> u8 {
 /// Python script that a line asks for; `None` if it asks for something else, or is invalid, which [`run`] reports.
 pub fn script(line: &[OsString]) -> Option<Script> {
     match settings::read(line).ok()?.cli {
-        cli if processes::refused(&cli.verb).is_some() => None,
+        cli if processes::refused(&cli.verb, "").is_some() => None,
         Cli { verb: Verb::Auto(args), format, quiet, .. } => {
             Script::asked(&args, format, quiet).ok().flatten()
         }
@@ -61,7 +61,7 @@ fn execute(line: &[OsString]) -> u8 {
         Err(stop) => return refuse(line, stop),
     };
     let cli = &settings.cli;
-    if let Some(failure) = processes::refused(&cli.verb) {
+    if let Some(failure) = processes::refused(&cli.verb, &settings.verb) {
         return if processes::says_refused() {
             end(cli.message_format, &failure)
         } else {
@@ -70,7 +70,7 @@ fn execute(line: &[OsString]) -> u8 {
     }
     let spoken_for = is_spoken_for(&cli.verb);
     progress::start(cli.message_format, cli.quiet || spoken_for, cli.verbose);
-    let exit = match verb(cli) {
+    let exit = match verb(cli, &settings.verb) {
         Ok(()) => 0,
         Err(failure) if processes::says(&failure) => end(cli.message_format, &settings.explain(failure)),
         Err(failure) => failure.kind as u8,
@@ -90,11 +90,11 @@ fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
         && is_report()
 }
 
-fn verb(cli: &Cli) -> Result<(), Error> {
+fn verb(cli: &Cli, name: &str) -> Result<(), Error> {
     if can_be_stopped(&cli.verb) {
         interrupt::listen().map_err(|error| Error::new(Kind::Internal, error))?;
     }
-    let working = progress::command(cli.verb.name());
+    let working = progress::command(name);
     let tables = match &cli.verb {
         Verb::Auto(args) => verbs::auto::run(args, cli.format, cli.quiet),
         Verb::Demo(args) => verbs::demo::run(args, cli.format, cli.quiet),

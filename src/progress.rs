@@ -18,15 +18,16 @@
 use crate::interrupt;
 use crate::terminal;
 use clap::ValueEnum;
-use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_study::watch::{Event as JobEvent, Notice};
+use plimsoll_study::watch::Event as JobEvent;
 use plimsoll_study::words::{lines, visible_json};
 use plimsoll_study::{Error, Watch};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -137,18 +138,13 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Shows a bar with `steps` steps of the named work.
-pub fn bar(what: &'static str, steps: u64, quiet: bool) -> Bar {
-    Bar::new(what, Some(steps), quiet, true)
-}
-
-/// Shows named work of unknown length.
-pub fn spinner(what: &'static str, quiet: bool) -> Bar {
-    Bar::new(what, None, quiet, true)
+/// Shows named work of this number of steps, if known.
+pub fn bar(what: &str, steps: Option<u64>, quiet: bool) -> Bar {
+    Bar::new(what, steps, quiet, true)
 }
 
 /// Shows a whole command, while none of its steps is shown.
-pub fn command(what: &'static str) -> Bar {
+pub fn command(what: &str) -> Bar {
     Bar::new(what, None, false, false)
 }
 
@@ -166,55 +162,31 @@ fn tell_of(shown: &RefCell<Option<Bar>>, quiet: bool, event: JobEvent<'_>) {
     };
     match event {
         JobEvent::Begin { step, of } => {
-            let bar = of.map_or_else(|| spinner(step, quiet), |of| bar(step, of, quiet));
-            shown.replace(Some(bar));
+            shown.replace(Some(bar(step, of, quiet)));
         }
         JobEvent::Length(of) => with(&|bar| bar.set_length(of)),
         JobEvent::Done(parts) => with(&|bar| bar.set_position(parts)),
         JobEvent::At(words) => with(&|bar| bar.set_message(words.to_owned())),
-        JobEvent::Again => with(&Bar::reset),
+        JobEvent::Again => with(&|bar| bar.reset()),
         JobEvent::End => drop(shown.take()),
         JobEvent::Epoch { epoch, of, loss, accuracy } => {
-            if shown.borrow().as_ref().is_none_or(Bar::is_hidden) {
+            if shown.borrow().as_ref().is_none_or(Bar::is_unseen) {
                 tracing::info!("epoch {epoch} of {of}: loss {loss:.4}, accuracy {:.1} %", accuracy * 100.0);
             }
         }
-        JobEvent::Notice(notice) => log(&notice),
-    }
-}
-
-/// Logs a notice, followed by its option.
-fn log(notice: &Notice) {
-    let words = match notice {
-        Notice::MeasuredBefore { network, age } => {
-            let ago = HumanDuration(*age);
-            format!("{network}: measured {ago} ago in another study, and used here; --fresh measures anew")
-        }
-        Notice::PredictionMissed(_) => format!("{notice}; --fresh measures anew"),
-        Notice::StateCopiesSlow { .. } => {
-            format!("{notice}. --save-every 5min writes the state to its file that often instead")
-        }
-        Notice::NothingLeft { .. } => format!("{notice}; more --epochs go on, --fresh begins anew"),
-        Notice::OtherLength { .. } => format!("{notice}, for which there is --fresh"),
-        Notice::ChoiceUsed(_) => format!("{notice}; --fresh makes a new one"),
-        Notice::Warning(_) => notice.to_string(),
-    };
-    if notice.is_warning() {
-        tracing::warn!("{words}");
-    } else {
-        tracing::info!("{words}");
+        JobEvent::Notice { warning: true, words } => tracing::warn!("{words}"),
+        JobEvent::Notice { words, .. } => tracing::info!("{words}"),
     }
 }
 
 /// Progress of some work. It leaves the screen when finished or dropped.
 pub struct Bar {
     told: Arc<Told>,
-    teller: Mutex<Option<JoinHandle<()>>>,
+    teller: Option<JoinHandle<()>>,
 }
 
 /// State that the drawing thread shares with the bar.
 struct Told {
-    what: &'static str,
     bar: ProgressBar,
     /// `true` for a step, `false` for a whole command.
     step: bool,
@@ -223,15 +195,16 @@ struct Told {
 }
 
 impl Bar {
-    fn new(what: &'static str, steps: Option<u64>, quiet: bool, step: bool) -> Bar {
-        let bar = ProgressBar::with_draw_target(steps, ProgressDrawTarget::hidden()).with_prefix(what);
+    fn new(what: &str, steps: Option<u64>, quiet: bool, step: bool) -> Bar {
+        let bar =
+            ProgressBar::with_draw_target(steps, ProgressDrawTarget::hidden()).with_prefix(what.to_owned());
         let template = match steps {
             Some(_) => "{prefix:>10} [{bar:32}] {pos}/{len} {elapsed}, {eta} left {msg}",
             None => "{prefix:>10} {spinner} {elapsed} {msg}",
         };
         let style = ProgressStyle::with_template(template).expect("the template is fixed");
         bar.set_style(style.progress_chars("=> "));
-        let told = Arc::new(Told { what, bar, step, over: Mutex::new(false), wake: Condvar::new() });
+        let told = Arc::new(Told { bar, step, over: Mutex::new(false), wake: Condvar::new() });
         let mut teller = None;
         if let Some(shown) = SHOWN.get().filter(|shown| shown.progress && !quiet) {
             STEPS.fetch_add(usize::from(step), Ordering::SeqCst);
@@ -243,60 +216,33 @@ impl Bar {
             // Without a thread nothing is shown; the work continues.
             teller = std::thread::Builder::new().spawn(tell).ok();
         }
-        Bar { told, teller: Mutex::new(teller) }
-    }
-
-    /// Adds to the number of finished units.
-    pub fn inc(&self, more: u64) {
-        self.told.bar.inc(more);
-    }
-
-    /// Sets the number of finished units.
-    pub fn set_position(&self, done: u64) {
-        self.told.bar.set_position(done);
-    }
-
-    /// Sets the total number of units.
-    pub fn set_length(&self, of: u64) {
-        self.told.bar.set_length(of);
-    }
-
-    /// Sets the message shown next to the bar.
-    pub fn set_message(&self, message: String) {
-        self.told.bar.set_message(message);
-    }
-
-    /// Resets progress to the start.
-    pub fn reset(&self) {
-        self.told.bar.reset();
-    }
-
-    /// Writes logs while the bar is hidden. Logs already do so themselves; this makes it explicit.
-    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
-        write()
+        Bar { told, teller }
     }
 
     /// Returns `true` if no bar is visible, so that logs must report progress.
-    pub fn is_hidden(&self) -> bool {
+    fn is_unseen(&self) -> bool {
         SHOWN.get().is_none_or(|shown| !shown.progress || shown.format == MessageFormat::Json)
     }
+}
 
-    /// Ends the work.
-    pub fn finish_and_clear(&self) {
-        let teller = lock(&self.teller).take();
-        if let Some(teller) = teller {
+impl Deref for Bar {
+    type Target = ProgressBar;
+
+    /// The bar's state, in which the work counts.
+    fn deref(&self) -> &ProgressBar {
+        &self.told.bar
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(teller) = self.teller.take() {
             *lock(&self.told.over) = true;
             self.told.wake.notify_all();
             STEPS.fetch_sub(usize::from(self.told.step), Ordering::SeqCst);
             // The thread only draws, and its panic has already been shown.
             let _ = teller.join();
         }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.finish_and_clear();
     }
 }
 
@@ -326,7 +272,9 @@ impl Told {
                 let added = || {
                     // A bar that was hidden is drawn anew, with its full elapsed time.
                     let spinner = || {
-                        let bar = ProgressBar::hidden().with_elapsed(start.elapsed()).with_prefix(self.what);
+                        let bar = ProgressBar::hidden()
+                            .with_elapsed(start.elapsed())
+                            .with_prefix(self.bar.prefix());
                         bar.with_style(self.bar.style())
                     };
                     bars.add(if self.step { self.bar.clone() } else { spinner() })
@@ -367,7 +315,7 @@ impl Told {
         let message = Some(self.bar.message()).filter(|message| !message.is_empty());
         json!({
             "event": "progress",
-            "what": self.what,
+            "what": self.bar.prefix(),
             "done": done,
             "of": of,
             "seconds": hundredths(since),
@@ -454,7 +402,7 @@ mod tests {
             let keys = event.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
             (keys, event)
         };
-        let (counted, unknown) = (bar("train", 10, true), spinner("plan", true));
+        let (counted, unknown) = (bar("train", Some(10), true), bar("plan", None, true));
         assert_eq!(keys(&counted).0, keys(&unknown).0);
         assert!(keys(&counted).1["left_seconds"].is_null(), "nothing is done yet");
         counted.inc(10);

@@ -6,9 +6,9 @@
 //!
 //! Positional arguments, the inputs of a command, can be given on the line only.
 
-use crate::args::{Cli, Image};
+use crate::args::Cli;
 use clap::builder::Resettable;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind as Fault};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
@@ -18,6 +18,7 @@ use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::ErrorKind;
 use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,8 @@ pub struct Given {
 pub struct Settings {
     /// Typed values.
     pub cli: Cli,
+    /// Name of the command.
+    pub verb: String,
     /// Values of this command's options from environment and file that no flag overruled.
     pub given: Vec<Given>,
 }
@@ -109,15 +112,14 @@ pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
         Err(failure) => return Err(help_or(line, failure)),
     };
     let (matches, given) = layers.parse(line, false)?;
-    Ok(Settings { cli: Cli::from_arg_matches(&matches)?, given })
+    let verb = matches.subcommand_name().unwrap_or_default().to_owned();
+    Ok(Settings { cli: Cli::from_arg_matches(&matches)?, verb, given })
 }
 
 /// Answers a request for help even if the file cannot be read.
 fn help_or(line: &[OsString], failure: Error) -> Stop {
     match Cli::command().try_get_matches_from(line) {
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            error.into()
-        }
+        Err(error) if matches!(error.kind(), Fault::DisplayHelp | Fault::DisplayVersion) => error.into(),
         _ => failure.into(),
     }
 }
@@ -126,7 +128,7 @@ impl Settings {
     /// Adds to a failure: the source of the value, if the failure names an option that was not typed; or the command
     /// that has the option, if this one lacks it.
     pub fn explain(&self, failure: Error) -> Error {
-        let of_others = of_another_command(self.cli.verb.name(), &failure);
+        let of_others = of_another_command(&self.verb, &failure);
         let typed_by_none = self.given.iter().find(|given| {
             let option = format!("--{}", given.name);
             words(&failure.message).any(|word| word == option)
@@ -249,7 +251,7 @@ impl Kind {
             TypeId::of::<Size>(),
             TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
-            TypeId::of::<Image>(),
+            TypeId::of::<[u32; 2]>(),
         ]) {
             Kind::Measure
         } else if is(&[TypeId::of::<BytesPerSecond>()]) {
@@ -304,7 +306,7 @@ impl Layers {
     /// Finds and reads the file, and the environment.
     pub fn find(line: &[OsString]) -> Result<Layers, Error> {
         let program = Cli::command();
-        let file = read_file(early(line, FILE_OPTION))?;
+        let file = read_file(early(line, FILE_OPTION).as_ref())?;
         let mut given = Vec::new();
         check_variables(&program)?;
         if let Some((path, table)) = &file {
@@ -392,33 +394,20 @@ impl Layers {
 }
 
 /// Path and content of the file: the one named, or else the first that exists in the usual places.
-fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Error> {
-    let text = |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let (path, text) = match named {
-        Some(path) => {
-            let path = PathBuf::from(path);
-            let text = text(&path).map_err(|error| {
-                Error::usage(format_args!("cannot read {}: {error}", path.display()))
-                    .help(format_args!("name a file that is there with --{FILE_OPTION}, or leave it out"))
-            })?;
-            (path, text)
-        }
-        None => {
-            let mut found = None;
-            for path in usual_places() {
-                match text(&path) {
-                    Ok(text) => {
-                        found = Some((path, text));
-                        break;
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(Error::io(&path, "read", &error)),
-                }
-            }
-            let Some(found) = found else { return Ok(None) };
-            found
-        }
+fn read_file(named: Option<&String>) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    let places = named.map_or_else(usual_places, |path| vec![path.into()]);
+    let read = places.into_iter().map(|path| (std::fs::read(&path), path));
+    let is_missing =
+        |read: &std::io::Result<_>| read.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    let Some((read, path)) = read.into_iter().find(|(read, _)| named.is_some() || !is_missing(read)) else {
+        return Ok(None);
     };
+    let bytes = read.map_err(|error| match named {
+        Some(_) => Error::usage(format_args!("cannot read {}: {error}", path.display()))
+            .help(format_args!("name a file that is there with --{FILE_OPTION}, or leave it out")),
+        None => Error::io(&path, "read", &error),
+    })?;
+    let text = String::from_utf8_lossy(&bytes);
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
         let place = format!("{}: line {line}", path.display());
@@ -604,7 +593,7 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
         _ => None,
     };
     let (option, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
-    let gone = option.filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let gone = option.filter(|_| error.kind() == Fault::UnknownArgument);
     let gone = gone.and_then(|option| Some((option, option.strip_prefix("--")?)));
     if let Some((option, name)) = gone
         && let Some(help) = instead(name, |now, value| format!("--{now} {value}"))

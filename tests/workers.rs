@@ -3,12 +3,11 @@
 
 use crate::report::fits_the_schema;
 use crate::study_folder::{by_hand, check, command, state, table};
-use plimsoll::ir::{Optimizer, UpdateRule};
 use plimsoll::runtime::Checkpoint;
 use plimsoll::runtime::group::threads;
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::request::{DecayShape, NetworkRequest, TrainRequest, Workers};
+use plimsoll::study::request::{NetworkRequest, TrainRequest, Workers, defaults};
 use plimsoll::study::{NetworkWorkload, Setup, Study, version};
 use std::fs;
 use std::path::Path;
@@ -51,18 +50,8 @@ fn workers_compare_the_version_with_its_commit() {
     let (study, _, config, schedule) = Study::choice_of(&folder.path().join("study")).expect("it is whole");
     let setup = Setup::Cpu(cpu_options(Some(1), None));
     let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup).expect("a task");
-    let request = TrainRequest {
-        epochs: 1,
-        decay: DecayShape::Constant,
-        update: UpdateRule::usual(Optimizer::Sgd),
-        weights: None,
-        seed: 1,
-        save_every: None,
-        per_draw: false,
-        fresh: false,
-        workers: Workers { count: 2, global_batch: None },
-        timed: false,
-    };
+    let workers = Workers { count: 2, global_batch: None };
+    let request = TrainRequest { epochs: 1, workers, ..defaults() };
     let [mut first, second] = <[_; 2]>::try_from(threads(2)).ok().expect("two workers");
     let worker_0 = std::thread::spawn(move || {
         // Two virtual workers, 11 updates in an epoch, a rate, and no warm-up.

@@ -1,11 +1,14 @@
 //! Options of the commands that work on traces and schedules alone: plan, compare, check, simulate.
 
-use super::RESEARCH;
-use super::values::DuplexArg;
+#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_study::request::RESEARCH;
+use plimsoll_study::values;
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 
@@ -33,8 +36,8 @@ pub struct PlanningArgs {
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub latency: Seconds,
     /// Duplex mode of the link
-    #[arg(long, value_enum, default_value_t)]
-    pub duplex: DuplexArg,
+    #[arg(long, value_parser = values::duplex(), default_value = "full")]
+    pub duplex: Duplex,
     /// Recompute nothing
     #[arg(long)]
     pub no_recompute: bool,
@@ -60,7 +63,6 @@ pub struct PlanningArgs {
 #[command(group(ArgGroup::new("budgets").args(["budget", "sweep"]).required(true)))]
 pub struct PlanArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
     /// Planning policy
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
@@ -82,7 +84,6 @@ pub struct PlanArgs {
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
     /// Policies to compare, separated by commas; by default all that take a trace of any size
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -122,7 +123,4 @@ pub struct SimulateArgs {
     /// Write the timeline as trace events, which ui.perfetto.dev and chrome://tracing open
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,
-    /// Write the device's memory over the iteration as a snapshot (.pickle), which pytorch.org/memory_viz opens
-    #[arg(long, value_name = "FILE")]
-    pub memory_snapshot: Option<PathBuf>,
 }

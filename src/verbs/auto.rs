@@ -1,17 +1,19 @@
 //! `auto`: measures, tunes, trains and compares with the prediction, reusing what the study's folder holds of the
 //! same workload. The Python package runs Python scripts.
 
-use crate::args::{AutoArgs, study_of, tune_request};
+use crate::args::{AutoArgs, command_line};
+use crate::interrupt;
 use crate::output::{Cell, Facts, Format, Table};
 use crate::progress::watched;
 use crate::verbs::report;
-use crate::verbs::run::noise_scale;
 use crate::verbs::script::Script;
 use crate::verbs::tune::{choice, cluster, figures, head};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
+use plimsoll_runtime::group::threads;
 use plimsoll_study::error::Cause;
 use plimsoll_study::report::{Tuned, rule_in_words};
+use plimsoll_study::request::TrainRequest;
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
 use plimsoll_study::{Chosen, Error, NetworkWorkload, Study, Watch, Workload};
@@ -25,36 +27,23 @@ pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, E
 }
 
 fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
-    let task = args.workload.task(watch)?.within(args.search.host_memory)?;
-    task.setup.takes(args.cluster.nccl)?;
-    let fresh = args.study.fresh;
-    let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;
-    let least = args.search.least(&args.rate, args.cluster.request()?.as_ref());
-    let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-    let (rate, epochs) = ((&args.rate, task.optimizer), args.train.epochs);
-    let request = tune_request(budget, &args.search, &args.cluster, rate, epochs, fresh)?;
+    let (task, study, request) =
+        args.tune.open(&args.study, &args.train, (command_line(), interrupt::hurry()), watch)?;
     let (chosen, held) = study.choose(&task, &request, watch)?;
     let mut tables = match &chosen {
         Chosen::Now(tuned) => vec![choice(tuned), figures(tuned)],
         Chosen::Earlier(config, _) => vec![kept_choice(config)],
     };
     let (config, schedule) = chosen.parts();
-    let earlier = match &chosen {
-        Chosen::Earlier(config, _) if config.cluster.is_some() => Some(Tuned::read(&study)?.tuning),
-        _ => None,
-    };
-    let tuning = match &chosen {
-        Chosen::Now(tuned) => Some(&tuned.tuning),
-        Chosen::Earlier(..) => earlier.as_ref(),
-    };
-    tables.extend(cluster(config, tuning));
+    let tuned = config.cluster.is_some().then(|| Tuned::read(&study)).transpose()?;
+    tables.extend(cluster(config, tuned.as_ref().map(|tuned| &tuned.tuning)));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
         return Ok(tables);
     }
-    let training = args.train.request(task.optimizer, fresh, false)?;
-    let trained = study.train(&task, (config, schedule), &training, &held, watch);
+    let training = TrainRequest { fresh: args.study.fresh, ..args.train.clone() };
+    let trained = study.train(&task, (config, schedule), &training, threads(1), &held, watch);
     // `auto` chose the learning rate, and can choose a different one.
     let trained = trained.map_err(|error| match error.cause.as_deref() {
         Some(Cause::Diverged { lower }) => {
@@ -99,7 +88,7 @@ fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &S
     let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / trained.global_batch as f64);
     let predicted = &config.predicted;
     let off = |measured: Seconds, predicted: Seconds| Cell::Share(measured / predicted - 1.0);
-    let mut facts: Facts = vec![
+    let facts: Facts = vec![
         ("iterations", "iterations", trained.iterations.into()),
         ("global_batch", "global batch", trained.global_batch.into()),
         ("predicted_iteration_seconds", "iteration, predicted", alone(predicted.iteration_seconds.into())),
@@ -115,8 +104,5 @@ fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &S
         ("test_samples", "on held-out samples", trained.test.samples.into()),
         ("study", "kept in", study.folder().display().to_string().into()),
     ];
-    if trained.global_batch != config.batch {
-        facts.extend(noise_scale(trained));
-    }
     Table::facts("training", facts)
 }

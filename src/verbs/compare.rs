@@ -5,9 +5,9 @@
 //! `plimsoll` never takes longer with more budget; the papers' policies are shown unchanged.
 
 use crate::args::CompareArgs;
-use crate::output::{Cell, Format, Table, print};
+use crate::output::{Format, Table, print};
 use crate::verbs::plan::parse_policy;
-use crate::verbs::planning::{PlanRun, carry, timeless, totals};
+use crate::verbs::planning::{PlanRun, carry, table, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
@@ -15,20 +15,21 @@ use plimsoll_study::error::{Error, Kind};
 use plimsoll_study::workload::raise_host_memory;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
-const COLUMNS: [(&str, &str); 13] = [
-    ("budget_bytes", "budget"),
-    ("policy", "policy"),
-    ("makespan_seconds", "makespan"),
-    ("ratio_to_bound", "/ bound"),
-    ("ratio_to_compute", "/ compute"),
-    ("moved_bytes", "moved"),
-    ("recomputed_bytes", "recomputed"),
-    ("recomputed_seconds", "recomputing"),
-    ("host_bytes", "host"),
-    ("pool_bytes", "pool"),
-    ("bound_seconds", "bound"),
-    ("planning_seconds", "planning"),
-    ("why_not", "why not"),
+/// Columns of the table.
+const COLUMNS: [&str; 13] = [
+    "budget_bytes",
+    "policy",
+    "makespan_seconds",
+    "ratio_to_bound",
+    "ratio_to_compute",
+    "moved_bytes",
+    "recomputed_bytes",
+    "recomputed_seconds",
+    "host_bytes",
+    "pool_bytes",
+    "bound_seconds",
+    "planning_seconds",
+    "why_not",
 ];
 
 /// Default number of budgets.
@@ -46,7 +47,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
     let mut tried = Vec::new();
     let mut stopped = None;
     let budgets = args.planning.budgets(&trace, BUDGETS);
-    let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);
+    let bar = progress::bar("compare", Some((budgets.len() * policies.len()) as u64), false);
     'all: for budget in budgets {
         let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
         let bound = args.planning.bound(&trace, budget, &limits);
@@ -60,14 +61,13 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
             bar.inc(1);
         }
     }
-    bar.finish_and_clear();
+    drop(bar);
     let (ours, theirs) = tried.into_iter().partition(|one: &PlanRun| one.policy == Policy::Plimsoll);
     let mut tried: Vec<PlanRun> = carry(&trace, &args.planning, ours)?;
     tried.extend::<Vec<PlanRun>>(theirs);
     let place = |policy| policies.iter().position(|other| *other == policy);
     tried.sort_by_key(|one| (one.budget, place(one.policy)));
-    let mut table = Table::new("policies", &COLUMNS);
-    table.rows = tried.iter().map(|one| row(&trace, one)).collect();
+    let table = table("policies", &COLUMNS, &trace, &tried);
     if let Some((policy, budget)) = stopped {
         print(format, &[table])?;
         let message = format!("stopped while planning under policy {policy} at a budget of {budget}");
@@ -82,22 +82,19 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
 fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Error {
     let (Trace { name, batch, .. }, needs) = (trace, witness.needs);
     let message = format!("no policy has a plan for {name} at batch {batch}");
-    match witness.why {
-        Shortage::Floor | Shortage::Start => Error::new(Kind::NoPlan, format_args!("{message}: {witness}"))
-            .help(format_args!("raise --budget: no plan of any kind takes less than {needs}")),
-        Shortage::Host => {
-            Error::new(Kind::NoPlan, format_args!("{message}: {witness}")).help(raise_host_memory(witness))
+    let message = match witness.why {
+        Shortage::Floor | Shortage::Start | Shortage::Host => format!("{message}: {witness}"),
+        _ => format!("{message}; `{policy}` comes closest: {witness}"),
+    };
+    Error::new(Kind::NoPlan, message).help(match witness.why {
+        Shortage::Floor | Shortage::Start => {
+            format!("raise --budget: no plan of any kind takes less than {needs}")
         }
-        Shortage::HostTried => {
-            Error::new(Kind::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}"))
-                .help(raise_host_memory(witness))
-        }
+        Shortage::Host | Shortage::HostTried => raise_host_memory(witness),
         Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
-            Error::new(Kind::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
-                format_args!("raise --budget to about {needs}, or let more policies try with --policies"),
-            )
+            format!("raise --budget to about {needs}, or let more policies try with --policies")
         }
-    }
+    })
 }
 
 /// If no policy has a plan at any budget, the one that needs least at the largest budget, and its shortfall.
@@ -107,23 +104,4 @@ fn closest(tried: &[PlanRun]) -> Option<(Policy, &Witness)> {
         Outcome::Infeasible(witness) => Some((one.policy, witness)),
     });
     short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.distance())
-}
-
-fn row(trace: &Trace, one: &PlanRun) -> Vec<Cell> {
-    let all = one.outcome.plan().map(|made| totals(trace, made));
-    vec![
-        one.budget.into(),
-        one.policy.name().into(),
-        one.of_plan(|made| made.makespan),
-        one.ratio(one.bound),
-        one.ratio(Some(trace.fastest_seconds())),
-        one.of_plan(|made| made.moved),
-        all.as_ref().map_or(Cell::None, |all| all.recomputed_bytes.into()),
-        all.as_ref().map_or(Cell::None, |all| all.recomputed.into()),
-        one.of_plan(|made| made.schedule.host_bytes(trace)),
-        one.of_plan(|made| made.schedule.pool_bytes),
-        one.bound.into(),
-        one.planning.into(),
-        one.why_not(),
-    ]
 }

@@ -107,9 +107,9 @@ mod tests {
     fn its_options_are_a_line_of_auto_whose_batch_does_not_fit() {
         let line = ["plimsoll", "auto"].into_iter().chain(OPTIONS.split(' '));
         let Verb::Auto(args) = Cli::parse_from(line).verb else { panic!("another verb") };
-        let task = args.workload.task(&Watch::silent()).expect("a task");
-        let budget = task.budget(args.search.budget).expect("a budget");
+        let task = args.tune.task.open(crate::interrupt::hurry(), &Watch::silent()).expect("a task");
+        let budget = task.budget(args.tune.search.budget).expect("a budget");
         let peak = |batch| task.trace(batch).expect("a trace").memory().peak().expect("there are ops").1;
-        assert!(peak(args.rate.base_batch) > budget && peak(1) < budget);
+        assert!(peak(args.tune.rate.base_batch) > budget && peak(1) < budget);
     }
 }

@@ -1,6 +1,6 @@
 //! `doctor`: capabilities of this machine, and missing parts.
 
-use crate::args::{DoctorArgs, threads_are_sound};
+use crate::args::DoctorArgs;
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
@@ -12,7 +12,7 @@ use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{KernelCode, Refusal, Survey, survey};
 use plimsoll_runtime::group::measure;
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Error as RuntimeError, MemoryKind};
-use plimsoll_study::device::{Setup, cores, cpu_options};
+use plimsoll_study::device::{Setup, cores, cpu_options, threads_are_sound};
 use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
 use plimsoll_study::{Error, version};

@@ -1,6 +1,6 @@
 //! `export`: tuned settings as lines for other tools; trained weights as a file.
 
-use crate::args::{ExportArgs, Exported, ToolArg};
+use crate::args::ExportArgs;
 use crate::output::{self, Cell, Format, Table};
 use plimsoll_networks::{build, file_tensors};
 use plimsoll_runtime::Checkpoint;
@@ -9,19 +9,21 @@ use plimsoll_study::{Error, Study};
 
 /// Runs the verb. Format `table` prints the lines alone; other formats include the numbers.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Error> {
-    if args.output.is_some() && args.to != ToolArg::Safetensors {
+    if args.output.is_some() && args.to != Tool::Safetensors {
         return Err(Error::usage("--output is for --to safetensors; lines for a tool go to standard output")
             .help("leave it out, and send standard output to a file"));
     }
-    match args.to.into() {
-        Exported::Settings(tool) => settings(args, tool, format),
-        Exported::Weights => weights(args),
-    }
+    if args.to == Tool::Safetensors { weights(args) } else { settings(args, format) }
 }
 
 /// Exports the trained weights to a file.
 fn weights(args: &ExportArgs) -> Result<Vec<Table>, Error> {
-    refuse_settings(args)?;
+    if let Some(option) = args.wanted.given() {
+        return Err(Error::usage(format_args!(
+            "{option} says how to train, and safetensors holds what was trained"
+        ))
+        .help(format_args!("leave {option} out, or export the settings of a training with another --to")));
+    }
     let (study, _, config, _) = Study::choice_of(&args.config)?;
     let output = args.output.as_ref().expect("the parser asks for it");
     study.is_not(output)?;
@@ -45,21 +47,14 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Error> {
     )])
 }
 
-/// Refuses options about a training in another tool.
-fn refuse_settings(args: &ExportArgs) -> Result<(), Error> {
-    let Some(option) = args.setting() else { return Ok(()) };
-    Err(Error::usage(format_args!("{option} says how to train, and safetensors holds what was trained"))
-        .help(format_args!("leave {option} out, or export the settings of a training with another --to")))
-}
-
 /// Exports the settings of a training in another tool.
-fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>, Error> {
+fn settings(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Error> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
-    let mut export = Export::new(&config, &schedule, &args.wanted())?;
+    let mut export = Export::new(&config, &schedule, &args.wanted)?;
     export.tell(&config, &schedule, &path.display().to_string());
-    let lines = export.lines(tool)?;
+    let lines = export.lines(args.to)?;
     if format == Format::Table {
-        if tool == Tool::Deepspeed {
+        if args.to == Tool::Deepspeed {
             export.notes.iter().for_each(|note| tracing::info!("{note}"));
         }
         output::write_stdout(lines.as_bytes())?;

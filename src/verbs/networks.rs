@@ -22,7 +22,7 @@ pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Error> {
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
     let usual = usual(name).unwrap_or(anything);
     let spec = NetworkSpec {
-        image: image.map_or(usual.image, |i| i.0),
+        image: image.unwrap_or(usual.image),
         channels: channels.unwrap_or(usual.channels),
         classes: classes.unwrap_or(usual.classes),
         ..usual

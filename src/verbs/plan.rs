@@ -13,7 +13,7 @@
 use crate::args::PlanArgs;
 use crate::output::{Cell, Facts, Format, Table, print};
 use crate::settings::nearest;
-use crate::verbs::planning::{PlanRun, carry, timeless, totals};
+use crate::verbs::planning::{PlanRun, carry, table, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::Document;
@@ -179,20 +179,21 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &PlanRun) -> Table {
     Table::facts("plan", facts)
 }
 
-const COLUMNS: [(&str, &str); 13] = [
-    ("budget_bytes", "budget"),
-    ("status", "status"),
-    ("makespan_seconds", "makespan"),
-    ("bound_seconds", "bound"),
-    ("gap", "gap"),
-    ("ratio_to_compute", "/ compute"),
-    ("moved_bytes", "moved"),
-    ("recomputed_bytes", "recomputed"),
-    ("recomputed_seconds", "recomputing"),
-    ("host_bytes", "host"),
-    ("pool_bytes", "pool"),
-    ("planning_seconds", "planning"),
-    ("why_not", "why not"),
+/// Columns of the frontier.
+const COLUMNS: [&str; 13] = [
+    "budget_bytes",
+    "status",
+    "makespan_seconds",
+    "bound_seconds",
+    "gap",
+    "ratio_to_compute",
+    "moved_bytes",
+    "recomputed_bytes",
+    "recomputed_seconds",
+    "host_bytes",
+    "pool_bytes",
+    "planning_seconds",
+    "why_not",
 ];
 
 /// Plans at every budget of the sweep.
@@ -204,7 +205,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     let mut tried = Vec::new();
     let budgets = args.planning.budgets(trace, 1);
     let asked = budgets.len();
-    let bar = progress::bar("plan", budgets.len() as u64, false);
+    let bar = progress::bar("plan", Some(budgets.len() as u64), false);
     for budget in budgets {
         tried.push(args.planning.plan(trace, policy, budget, None, None)?);
         bar.inc(1);
@@ -214,12 +215,12 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
             break;
         }
     }
-    bar.finish_and_clear();
+    drop(bar);
     let tried = carry(trace, &args.planning, tried)?;
     if let Some(folder) = &args.output {
         write_all(trace, &tried, &args.planning.trace, folder)?;
     }
-    let table = frontier(trace, &tried);
+    let table = table("frontier", &COLUMNS, trace, &tried);
     if interrupt::pressed() {
         print(format, &[table])?;
         let message = format!("stopped while planning: {} of {asked} budgets were planned", tried.len());
@@ -232,31 +233,6 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
         }
         _ => Ok(vec![table]),
     }
-}
-
-fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
-    let mut table = Table::new("frontier", &COLUMNS);
-    let compute = trace.fastest_seconds();
-    let row = |one: &PlanRun| {
-        let all = one.outcome.plan().map(|made| totals(trace, made));
-        vec![
-            one.budget.into(),
-            one.status().into(),
-            one.of_plan(|made| made.makespan),
-            one.bound.into(),
-            one.gap().map_or(Cell::None, Cell::Share),
-            one.ratio(Some(compute)),
-            one.of_plan(|made| made.moved),
-            all.as_ref().map_or(Cell::None, |all| all.recomputed_bytes.into()),
-            all.as_ref().map_or(Cell::None, |all| all.recomputed.into()),
-            one.of_plan(|made| made.schedule.host_bytes(trace)),
-            one.of_plan(|made| made.schedule.pool_bytes),
-            one.planning.into(),
-            one.why_not(),
-        ]
-    };
-    table.rows = tried.iter().map(row).collect();
-    table
 }
 
 /// Writes the schedule of every budget to a folder, named after the trace's file and the budget in bytes.

@@ -2,19 +2,17 @@
 //! their cells.
 
 use crate::args::PlanningArgs;
-use crate::output::Cell;
+use crate::output::{Cell, Table};
 use crate::{interrupt, progress};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::simulate::{Totals, simulate};
+use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_study::Error;
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
 use plimsoll_tuner::policies::papers::dqn::last_policy;
-use plimsoll_tuner::{
-    Allow, Earlier, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan_with_log,
-};
+use plimsoll_tuner::{Allow, Earlier, Limits, Outcome, PlanRequest, Policy, Status, Tricks, plan_with_log};
 use std::time::{Duration, Instant};
 
 /// Relative difference below which a plan's makespan equals the bound.
@@ -42,7 +40,7 @@ impl PlanningArgs {
         let link = Link {
             prefetch_bytes_per_second: self.prefetch_link.unwrap_or(self.link),
             latency_seconds: self.latency,
-            duplex: self.duplex.into(),
+            duplex: self.duplex,
             ..Link::symmetric(self.link)
         };
         let (recompute, swap, pieces) = (!self.no_recompute, !self.no_swap, !self.no_pieces);
@@ -125,19 +123,65 @@ impl PlanRun {
         }
     }
 
-    /// Cell that needs a plan.
-    pub fn of_plan<T: Into<Cell>>(&self, of: impl FnOnce(&Plan) -> T) -> Cell {
-        self.outcome.plan().map_or(Cell::None, |made| of(made).into())
-    }
-
-    /// Reason for having no plan.
-    pub fn why_not(&self) -> Cell {
-        match &self.outcome {
+    /// Cells under [`HEADS`].
+    fn cells(&self, trace: &Trace) -> [Cell; HEADS.len()] {
+        let made = self.outcome.plan();
+        let totals = made.map(|made| simulate(trace, &made.schedule).totals(trace, &made.schedule));
+        let why_not = match &self.outcome {
             Outcome::Planned(_) => Cell::None,
             Outcome::Infeasible(witness) => witness.to_string().into(),
-        }
+        };
+        [
+            self.budget.into(),
+            self.policy.name().into(),
+            self.status().into(),
+            made.map(|made| made.makespan).into(),
+            self.bound.into(),
+            self.gap().map_or(Cell::None, Cell::Share),
+            self.ratio(self.bound),
+            self.ratio(Some(trace.fastest_seconds())),
+            made.map(|made| made.moved).into(),
+            totals.as_ref().map(|totals| totals.recomputed_bytes).into(),
+            totals.as_ref().map(|totals| totals.recomputed).into(),
+            made.map(|made| made.schedule.host_bytes(trace)).into(),
+            made.map(|made| made.schedule.pool_bytes).into(),
+            self.planning.into(),
+            why_not,
+        ]
     }
 }
+
+/// Table of runs with these columns, given by their keys.
+pub fn table(key: &'static str, columns: &[&str], trace: &Trace, tried: &[PlanRun]) -> Table {
+    let places: Vec<usize> =
+        columns.iter().filter_map(|column| HEADS.iter().position(|(key, _)| key == column)).collect();
+    let mut table = Table::new(key, &places.iter().map(|at| HEADS[*at]).collect::<Vec<_>>());
+    let row = |one: &PlanRun| {
+        let cells = one.cells(trace);
+        places.iter().map(|at| cells[*at].clone()).collect()
+    };
+    table.rows = tried.iter().map(row).collect();
+    table
+}
+
+/// Columns of tables of runs.
+const HEADS: [(&str, &str); 15] = [
+    ("budget_bytes", "budget"),
+    ("policy", "policy"),
+    ("status", "status"),
+    ("makespan_seconds", "makespan"),
+    ("bound_seconds", "bound"),
+    ("gap", "gap"),
+    ("ratio_to_bound", "/ bound"),
+    ("ratio_to_compute", "/ compute"),
+    ("moved_bytes", "moved"),
+    ("recomputed_bytes", "recomputed"),
+    ("recomputed_seconds", "recomputing"),
+    ("host_bytes", "host"),
+    ("pool_bytes", "pool"),
+    ("planning_seconds", "planning"),
+    ("why_not", "why not"),
+];
 
 /// Warning about a trace whose ops take no time, such as one without measurements.
 pub fn timeless(trace: &Trace) -> Option<&'static str> {
@@ -146,11 +190,6 @@ pub fn timeless(trace: &Trace) -> Option<&'static str> {
          `plimsoll trace --profile` fills in the times of a profile that `plimsoll profile` measured, \
          `plimsoll trace --device` those of a modelled device",
     )
-}
-
-/// Totals of one iteration of a plan.
-pub fn totals(trace: &Trace, made: &Plan) -> Totals {
-    simulate(trace, &made.schedule).totals(trace, &made.schedule)
 }
 
 /// Gives each run, all of one policy, the best of all plans that fit its budget, so that more budget never takes

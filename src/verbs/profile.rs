@@ -1,6 +1,7 @@
 //! `profile`: measures a network's ops and the link on this machine, at fractions of the largest trainable batch.
 
-use crate::args::{ProfileArgs, SearchArgs, defaults, study_of};
+use crate::args::ProfileArgs;
+use crate::interrupt;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
 use plimsoll_ir::Seconds;
@@ -8,6 +9,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_study::device::is_cpu;
 use plimsoll_study::measure::may_be_off;
+use plimsoll_study::request::{TuneOptions, defaults};
 use plimsoll_study::{Error, MeasureRequest, Study, Workload};
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 
@@ -18,11 +20,12 @@ const LEAST: u64 = 32;
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (profile, study) = watched(quiet, |watch| {
-        let task = args.workload.task(watch)?;
+        let task = args.task.open(interrupt::hurry(), watch)?;
         let max_batch = task.most(args.max_batch)?;
         // The study is that of a tuning with the same options, which continues from these measurements.
-        let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };
-        let study = study_of(&task, &args.study, &search, &defaults(), &defaults(), &defaults())?;
+        let mut tune = TuneOptions { task: args.task.clone(), ..defaults() };
+        (tune.search.budget, tune.search.max_batch) = (args.budget, args.max_batch);
+        let study = tune.study(&task, &args.study, &defaults())?;
         let (least, fresh) = (LEAST.min(max_batch).max(task.smallest_batch()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.budget, least, watch)?;
         let profile = study.measure(&task, &MeasureRequest { budget, max_batch, fresh }, watch)?;
@@ -158,10 +161,12 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Verb};
     use clap::Parser;
+    use plimsoll_ir::Bytes;
 
     #[test]
     fn the_least_batch_is_that_of_tune() {
         let Verb::Tune(tune) = Cli::parse_from(["plimsoll", "tune"]).verb else { panic!("another verb") };
-        assert_eq!(tune.search.least(&tune.rate, None), LEAST);
+        let request = tune.tune.request(Bytes::ZERO, String::new()).expect("a request");
+        assert_eq!(request.min_batch, LEAST);
     }
 }

@@ -1,8 +1,7 @@
 //! `report`: results of a tuning, or effects of a schedule, as one HTML file or as JSON.
 
 use crate::args::{ReportArgs, ReportedArgs, command_line};
-use crate::files;
-use crate::files::read_valid;
+use crate::files::{self, read_valid};
 use crate::interrupt;
 use crate::output::{self, Format, Table};
 use crate::verbs::planning::timeless;
@@ -33,19 +32,20 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Error> {
     let study = args.reported.study.as_deref().map(|folder| Study::of_config(folder).0);
     let kept =
         study.iter().flat_map(|study| study.files().into_iter().filter(|file| *file != study.report()));
-    is_no_input(args.out.as_deref(), inputs.chain(kept))?;
-    if format == Format::Json {
-        return printed(report.json(), args.out.as_deref());
+    let out = args.out.as_deref();
+    if let Some(out) = out {
+        files::can_be_made(out)?;
+        inputs.chain(kept).try_for_each(|input| files::not_the_same(&input, out))?;
     }
-    let place = written(args.out.as_deref(), place, || report.html())?;
-    Ok(vec![table(&place)])
-}
-
-/// Checks that the output can be written, and is not one of the input files.
-fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Error> {
-    let Some(out) = out else { return Ok(()) };
-    files::can_be_made(out)?;
-    inputs.into_iter().try_for_each(|input| files::not_the_same(&input, out))
+    if format == Format::Json {
+        return printed(report.json(), out);
+    }
+    if out.is_none() {
+        let (study, _) = Study::of_config(&place);
+        let other = "move it elsewhere, or name another file with --out";
+        study.are_ours(std::slice::from_ref(&place)).map_err(|error| error.help(other))?;
+    }
+    Ok(vec![write(&report, out.unwrap_or(&place))?])
 }
 
 /// Prints JSON, or writes it to the given path.
@@ -58,20 +58,6 @@ fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Error> {
     Ok(Vec::new())
 }
 
-/// Writes a page to the given path, or to `place` if no foreign file is there; returns its path.
-fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) -> Result<PathBuf, Error> {
-    if out.is_none() {
-        let other = "move it elsewhere, or name another file with --out";
-        Study::of_config(&place)
-            .0
-            .are_ours(std::slice::from_ref(&place))
-            .map_err(|error| error.help(other))?;
-    }
-    let place = out.map_or(place, Path::to_owned);
-    files::write_text(&place, &page())?;
-    Ok(place)
-}
-
 /// Prints the JSON schema of report/1.
 pub fn print_schema() -> Result<Vec<Table>, Error> {
     let schema = schemars::schema_for!(Report);
@@ -81,11 +67,8 @@ pub fn print_schema() -> Result<Vec<Table>, Error> {
 /// Writes a report as a page; returns a table with its path.
 pub fn write(report: &Report, place: &Path) -> Result<Table, Error> {
     files::write_text(place, &report.html())?;
-    Ok(table(place))
-}
-
-fn table(place: &Path) -> Table {
-    Table::facts("report", vec![("report", "report, for a browser", place.display().to_string().into())])
+    let place = place.display().to_string();
+    Ok(Table::facts("report", vec![("report", "report, for a browser", place.into())]))
 }
 
 /// Adds a training to its study and makes the study's report; `None` for a study tuned before reports existed.

@@ -1,27 +1,30 @@
 //! `run`: trains a tuned choice, and compares its cost with the prediction.
 
-use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
+use crate::args::RunArgs;
 use crate::files;
+use crate::interrupt;
 use crate::notes;
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
 use crate::verbs::tune::{optimizer_of, precision_of};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
-use plimsoll_ir::{Optimizer, Seconds};
 use plimsoll_networks::{Mode, build};
+use plimsoll_runtime::HostMemory;
 use plimsoll_runtime::group::mpi::{Launched, World};
+use plimsoll_runtime::group::threads;
 use plimsoll_study::data::{DataSource, of_network};
-use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor};
-use plimsoll_study::memory_snapshot::MemorySnapshot;
-use plimsoll_study::request::{TrainRequest, Workers};
+use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor, processor};
+use plimsoll_study::request::{TrainRequest, Workers, only};
 use plimsoll_study::trace_events::TraceEvents;
 use plimsoll_study::training::{Trained, of_optimizer};
 use plimsoll_study::tuning::missed;
+use plimsoll_study::values::DeviceChoice;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
@@ -52,7 +55,8 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         return Err(Error::nothing_runs(config.device));
     }
     let tuned = config.optimizer;
-    of_optimizer(tuned, args.optimizer.map_or(tuned, Optimizer::from))?;
+    of_optimizer(tuned, args.optimizer.unwrap_or(tuned))?;
+    args.train.update(tuned)?;
     let network = build(&config.network)?;
     let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
@@ -61,17 +65,16 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         error.help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
     let task = task.trained_by(tuned);
-    for out in args.trace_out.iter().chain(&args.memory_snapshot) {
+    if let Some(out) = &args.trace_out {
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
             files::not_the_same(input, out)?;
         }
     }
-    let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
     let count = world.map_or(args.workers as usize, |world| world.facts().workers);
     let workers = Workers { count, global_batch: args.global_batch };
-    let per_draw = args.per_draw;
-    let request = TrainRequest { workers, per_draw, ..args.train.request(tuned, args.fresh, timed)? };
+    let (fresh, timed) = (args.fresh, args.trace_out.is_some());
+    let request = TrainRequest { workers, fresh, timed, ..args.train.clone() };
     let choice = (&config, &schedule);
     let held = held.transpose()?;
     if held.is_some() {
@@ -84,14 +87,11 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         study.work(&task, choice, &request, group, watch.stop).map_err(processes::noted)?;
         return Ok(Vec::new());
     };
-    let trained = match world {
-        None => study.train(&task, choice, &request, &held, watch),
-        Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
-    };
+    let groups = world.map_or_else(|| threads(count), |world| vec![world.group()]);
+    let trained = study.train(&task, choice, &request, groups, &held, watch);
     drop(noted);
     let trained = trained.map_err(processes::noted)?;
-    let as_predicted = is_as_predicted(&config, &trained);
-    if trained.iterations > trained.resumed_at && as_predicted {
+    if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --study DIR`, in a new folder, measures and tunes anew");
         });
@@ -103,11 +103,6 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());
     }
-    if let (Some(path), Some(measured)) = (&args.memory_snapshot, &trained.timeline) {
-        let trace = task.program(config.batch, Mode::Train)?.trace;
-        MemorySnapshot::new(&trace, &schedule, measured).write(path)?;
-        tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
-    }
     let predicted = predicted(&config, &trained, world.is_some());
     Ok(vec![table(&task, &config, &trained, predicted)])
 }
@@ -115,20 +110,15 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
 /// Predicted time of a training's iteration; `None` if the number of workers differs from the tuned one, or if
 /// threads replace processes connected by a network.
 fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<Seconds> {
-    if is_as_predicted(config, trained) {
+    if trained.global_batch == config.batch {
         return Some(config.predicted.iteration_seconds);
     }
-    let cluster = config.cluster.filter(|_| are_processes && trained.drawn.is_none())?;
+    let cluster = config.cluster.filter(|_| are_processes)?;
     let is_tuned_for =
         (trained.workers as u64, trained.global_batch) == (cluster.workers, cluster.global_batch);
     // The exchange between two updates is measured separately.
     let known = config.measured.unwrap_or(config.predicted);
     is_tuned_for.then(|| cluster.update_seconds - known.between_seconds)
-}
-
-/// Returns `true` if the prediction covers the iterations of a training: those of one batch, for all draws.
-fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
-    trained.global_batch == config.batch && trained.drawn.is_none()
 }
 
 /// Checks everything that the line alone shows to be wrong, independent of the study.
@@ -139,8 +129,7 @@ fn line_is_sound(args: &RunArgs) -> Result<(), Error> {
     if let Some(path) = args.data.as_ref().and_then(DataSource::path) {
         std::fs::metadata(path).map_err(|error| Error::io(path, "read", &error))?;
     }
-    args.trace_out.iter().chain(&args.memory_snapshot).try_for_each(|out| files::can_be_made(out))?;
-    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
+    args.trace_out.iter().try_for_each(|out| files::can_be_made(out))
 }
 
 /// Training data: the data that the config was tuned on, or different data, which a notice reports.
@@ -205,18 +194,17 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
                 );
             }
             let feature_maps = of_processor(config.arithmetic())?;
-            Ok(processor(Some(config.threads), config.paced, feature_maps, &args.host, watch))
+            let (threads, hurry) = (Some(config.threads), interrupt::hurry());
+            Ok(processor(threads, config.paced, feature_maps, &args.host, hurry, watch))
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             let (ordinal, precision) = (of_process(ordinal)?, config.arithmetic());
-            let opened = gpu(ordinal, !args.no_graph, &args.host, config.deterministic, precision);
-            opened.map_err(|failure| {
-                let tuned = format!("the config was tuned on `{}`", config.device);
-                failure.help(match args.host {
-                    HostPlace::File(_) => format!("leave --host out: {tuned}"),
-                    HostPlace::Memory => format!("{tuned}: for another --device, tune again"),
-                })
-            })
+            let tuned = format!("the config was tuned on `{}`", config.device);
+            if args.host != HostMemory::Anonymous {
+                return Err(only("--host file:PATH", "cpu").help(format_args!("leave --host out: {tuned}")));
+            }
+            Setup::cuda(ordinal, !args.no_graph, config.deterministic, precision)
+                .map_err(|failure| failure.help(format_args!("{tuned}: for another --device, tune again")))
         }
         _ => Err(Error::usage(format_args!("the config was tuned on `{}`", config.device))
             .help("leave --device and --no-graph out, or tune again with that --device")),
@@ -257,9 +245,6 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained, predicted: 
     facts.extend([
         ("iterations", "iterations", trained.iterations.into()),
         ("resumed_at", "of them before this run", trained.resumed_at.into()),
-    ]);
-    facts.extend(trained.drawn.map(|drawn| ("drawn", "of them by a plan of their draw", drawn.into())));
-    facts.extend([
         ("predicted_iteration_seconds", "iteration, predicted", predicted.into()),
         ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
         ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
@@ -273,20 +258,5 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained, predicted: 
         ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
         ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
     ]);
-    if trained.global_batch != config.batch {
-        facts.extend(noise_scale(trained));
-    }
     Table::facts("run", facts)
-}
-
-/// Gradient noise scale of a training, for a table.
-pub fn noise_scale(trained: &Trained) -> Facts {
-    let noise = trained.noise_scale;
-    let number = |number: Option<f64>| number.map_or(Cell::None, |number| Cell::Number(number, 0));
-    let share = |share: Option<f64>| share.map_or(Cell::None, Cell::Share);
-    vec![
-        ("noise_scale", "noise scale, in samples", number(noise.map(|noise| noise.samples))),
-        ("noise_scale_error", "within", share(noise.map(|noise| noise.relative_error))),
-        ("noise_scale_batch", "with batch norm over", noise.and_then(|noise| noise.batch_norm_over).into()),
-    ]
 }

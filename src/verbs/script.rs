@@ -54,8 +54,8 @@ impl Script {
         Ok(Some(Script {
             path: path.clone(),
             arguments: args.script_arguments.clone(),
-            budget: args.search.budget,
-            link: args.workload.device.link,
+            budget: args.tune.search.budget,
+            link: args.tune.task.device.link,
             folder,
             quiet,
         }))

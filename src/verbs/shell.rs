@@ -1,6 +1,6 @@
 //! `completions` and `man`: shell completions and manual pages, generated from the same definitions as `--help`.
 
-use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
+use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::output::{self, Table};
 use clap::CommandFactory;
 use clap_mangen::Man;
@@ -8,13 +8,8 @@ use plimsoll_study::Error;
 
 /// Prints the completions; returns no tables.
 pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Error> {
-    let shell = match args.shell {
-        Shell::Bash => clap_complete::Shell::Bash,
-        Shell::Zsh => clap_complete::Shell::Zsh,
-        Shell::Fish => clap_complete::Shell::Fish,
-    };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut script);
+    clap_complete::generate(args.shell, &mut Cli::command(), "plimsoll", &mut script);
     output::write_stdout(&script)?;
     Ok(Vec::new())
 }

@@ -1,8 +1,7 @@
 //! `simulate`: duration and stalls of a schedule, and the contents of the pool.
 
 use crate::args::SimulateArgs;
-use crate::files::read_valid;
-use crate::files::{can_be_made, not_each_other, not_the_same};
+use crate::files::{can_be_made, not_the_same, read_valid};
 use crate::output::{Cell, Table};
 use crate::verbs::trace::of_a_model;
 use plimsoll_ir::schedule::{Schedule, Stream};
@@ -10,7 +9,6 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_study::Error;
-use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::trace_events::{TraceEvents, cause, describe};
 
 /// Number of stalls of the compute stream listed, longest first.
@@ -21,16 +19,11 @@ pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Error> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     let timeline = simulate(&trace, &schedule);
-    for output in args.trace_out.iter().chain(&args.memory_snapshot) {
+    if let Some(output) = &args.trace_out {
         for input in [&args.trace, &args.schedule] {
             not_the_same(input, output)?;
         }
         can_be_made(output)?;
-    }
-    not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
-    if let Some(path) = &args.memory_snapshot {
-        MemorySnapshot::new(&trace, &schedule, &timeline).write(path)?;
-        tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
     }
     if let Some(path) = &args.trace_out {
         let mut events = TraceEvents::default();

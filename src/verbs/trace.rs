@@ -1,18 +1,20 @@
 //! `trace`: one training iteration of a network as `trace/1`.
 
-use crate::args::{DeviceChoice, ReluArg, TraceArgs};
+use crate::args::TraceArgs;
 use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
 use plimsoll_ir::Precision;
-use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
+use plimsoll_ir::network::Network;
 use plimsoll_ir::profile::{Machine, Profile};
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::trace::Trace;
-use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::CpuOptions;
 use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
+use plimsoll_study::request::only;
+use plimsoll_study::values::DeviceChoice;
 use plimsoll_study::{Error, Setup};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
@@ -54,9 +56,8 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
         files::can_be_made(output)?;
     }
     let network = network(&args.name, &args.shape)?;
-    let draw = draw(args, &network)?;
     match args.device {
-        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),
+        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network),
         Some(_) => {
             return Err(Error::usage("only a device that is modelled gives times without a measurement")
                 .help(
@@ -71,7 +72,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
         return Err(Error::usage("the profile is of a device that is modelled, not measured")
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
-    let asked = args.kernels.precision.asked();
+    let asked = args.kernels.precision;
     let of_gpu = machine.is_some_and(|machine| !is_cpu(&machine.device));
     if !of_gpu {
         // A precision that the device never has is refused before the profile is compared.
@@ -90,12 +91,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
         let (threads, feature_maps) = (machine.map_or(1, |m| m.threads), of_processor(precision)?);
         Setup::Cpu(CpuOptions { threads, feature_maps, ..CpuOptions::default() })
     };
-    let feature_maps = setup.precision().feature_maps();
-    let alternatives = |call: &Call| setup.alternatives(call);
-    let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
-    let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
-    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut trace = lower(&network, args.batch, &options)?.trace;
+    let mut trace = lowered(args, &network, &setup)?.trace;
     trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
         let model = Model::fit(&profile)?;
@@ -114,53 +110,35 @@ fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, 
     Ok(measured)
 }
 
-/// Requested draw, which the network must have.
-fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Error> {
-    let draw = args.draw.map(|step| Draw { seed: args.seed, step });
-    let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
-    if draw.is_some() && !network.layers.iter().any(whole) {
-        return Err(Error::usage(format_args!(
-            "`{}` drops no branches, so it has no draws",
-            network.spec.name
-        ))
-        .help("leave --draw out, or choose a network with stochastic depth such as resnet-sd110"));
-    }
-    Ok(draw)
-}
-
 /// Trace with times of a modelled device, which its name shows.
-fn modelled(
-    args: &TraceArgs,
-    sheet: &'static Sheet,
-    network: &Network,
-    draw: Option<Draw>,
-) -> Result<Vec<Table>, Error> {
-    let precision = args.kernels.precision_alone().map_err(|failure| failure.help("leave it out"))?;
-    let setup = Setup::modelled(sheet, precision)?;
+fn modelled(args: &TraceArgs, sheet: &'static Sheet, network: &Network) -> Result<Vec<Table>, Error> {
+    if args.kernels.deterministic {
+        return Err(only("--deterministic", "cuda").help("leave it out"));
+    }
+    let setup = Setup::modelled(sheet, args.kernels.precision)?;
     let device = setup.model().expect("it was just modelled");
-    let alternatives = |call: &Call| device.alternatives(call);
-    let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), device.precision.feature_maps());
-    let (fuse, alternatives) = (setup.fuses(), &alternatives);
-    let (optimizer, more) = (args.optimizer.optimizer.into(), LowerOptions::default());
-    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut program = lower(network, args.batch, &options)?;
+    let mut program = lowered(args, network, &setup)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));
     of_a_model(&program.trace).inspect(|words| tracing::warn!("{words}"));
     write(args, &program.trace)
 }
 
+/// The iteration for a device.
+fn lowered(args: &TraceArgs, network: &Network, setup: &Setup) -> Result<Program, Error> {
+    let alternatives = |call: &Call| setup.alternatives(call);
+    let options = LowerOptions {
+        relu: args.relu,
+        optimizer: args.optimizer,
+        feature_maps: setup.precision().feature_maps(),
+        fuse: setup.fuses(),
+        alternatives: &alternatives,
+        ..LowerOptions::default()
+    };
+    Ok(lower(network, args.batch, &options)?)
+}
+
 fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Error> {
     files::write(args.output.as_deref().unwrap_or(Path::new(files::STANDARD)), trace)?;
     Ok(Vec::new())
-}
-
-impl From<ReluArg> for ReluStorage {
-    fn from(arg: ReluArg) -> ReluStorage {
-        match arg {
-            ReluArg::Auto => ReluStorage::Auto,
-            ReluArg::Output => ReluStorage::Output,
-            ReluArg::Mask => ReluStorage::Mask,
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! `tune`: chooses batch size, placement and learning rate from a profile, confirms the choice by running it, and writes
 //! it as a config and a schedule.
 
-use crate::args::{TuneArgs, defaults, study_of, tune_request};
+use crate::args::{TuneArgs, command_line};
+use crate::interrupt;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
@@ -10,6 +11,7 @@ use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
 use plimsoll_ir::tuning::{Run, Tuning};
 use plimsoll_study::Error;
 use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
+use plimsoll_study::request::{TrainRequest, defaults};
 use plimsoll_study::tuning::Tuned;
 use plimsoll_tuner::rate;
 use plimsoll_tuner::search::moved;
@@ -17,14 +19,9 @@ use plimsoll_tuner::search::moved;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (tuned, study) = watched(quiet, |watch| {
-        let task = args.workload.task(watch)?.within(args.search.host_memory)?;
-        task.setup.takes(args.cluster.nccl)?;
-        let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
-        let (least, fresh) =
-            (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
-        let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-        let rate = (&args.rate, task.optimizer);
-        let request = tune_request(budget, &args.search, &args.cluster, rate, args.epochs, fresh)?;
+        let train = TrainRequest { epochs: args.epochs, ..defaults() };
+        let (task, study, request) =
+            args.tune.open(&args.study, &train, (command_line(), interrupt::hurry()), watch)?;
         Ok::<_, Error>((study.tune(&task, &request, watch)?, study))
     })?;
     let folder = study.folder().display();

@@ -1,7 +1,8 @@
 //! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter,
 //! optimizer state and running statistic bit for bit. Exit code 6 if one differs.
 
-use crate::args::{DeviceChoice, VerifyArgs};
+use crate::args::VerifyArgs;
+use crate::interrupt;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
 use crate::verbs::plan::parse_policy;
@@ -10,6 +11,7 @@ use plimsoll_ir::{Bytes, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
 use plimsoll_study::error::{Error, Kind};
+use plimsoll_study::values::DeviceChoice;
 use plimsoll_study::watch::Step;
 use plimsoll_study::{NetworkWorkload, Watch, Workload};
 use plimsoll_tuner::Policy;
@@ -24,14 +26,14 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Error> {
 }
 
 fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
-    let mut workload = args.workload.clone();
-    let device = &mut workload.device;
+    let mut task = args.task.clone();
+    let device = &mut task.device;
     if let DeviceChoice::Modelled(sheet) = device.device {
         return Err(Error::nothing_runs(sheet.product));
     }
     // Only deterministic kernels can show that a plan changes no bit.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
-    let task = workload.task(watch)?;
+    let task = task.open(interrupt::hurry(), watch)?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
     let memory = trace.memory();

@@ -75,8 +75,7 @@ impl Listed {
 
 /// Splits a path into directory and file name.
 fn parts(path: &Path) -> (&Path, String) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    (folder, path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+    (files::folder_of(path), path.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// Returns `true` if a study keeps the checksum of this file, and so writes the file itself.

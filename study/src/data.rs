@@ -68,15 +68,20 @@ impl DataSource {
 
     /// Returns the same source with an absolute path, which is valid from every directory.
     pub fn whole(&self) -> DataSource {
-        let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-        match self {
-            DataSource::Mnist(path) => DataSource::Mnist(whole(path)),
-            DataSource::Cifar10(path) => DataSource::Cifar10(whole(path)),
-            DataSource::Text(Some(path)) => DataSource::Text(Some(whole(path))),
-            DataSource::Images(path) => DataSource::Images(whole(path)),
-            DataSource::Tokens(path) => DataSource::Tokens(whole(path)),
-            other => other.clone(),
-        }
+        let path = self.path().and_then(|path| path.canonicalize().ok());
+        path.and_then(|path| DataSource::at(self.kind(), path)).unwrap_or_else(|| self.clone())
+    }
+
+    /// Returns the source of a kind at a path; `None` for a kind that has none.
+    fn at(kind: &str, path: PathBuf) -> Option<DataSource> {
+        Some(match kind {
+            "text" => DataSource::Text(Some(path)),
+            "mnist" => DataSource::Mnist(path),
+            "cifar10" => DataSource::Cifar10(path),
+            "images" => DataSource::Images(path),
+            "tokens" => DataSource::Tokens(path),
+            _ => return None,
+        })
     }
 }
 
@@ -108,15 +113,11 @@ impl FromStr for DataSource {
                     format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
                 })
             }
-            Some((kind @ ("text" | "mnist" | "cifar10" | "images" | "tokens"), "")) => {
-                Err(format!("`{kind}:` names no file or folder; {wanted}"))
-            }
-            Some(("text", file)) => Ok(DataSource::Text(Some(file.into()))),
-            Some(("mnist", folder)) => Ok(DataSource::Mnist(folder.into())),
-            Some(("cifar10", folder)) => Ok(DataSource::Cifar10(folder.into())),
-            Some(("images", folder)) => Ok(DataSource::Images(folder.into())),
-            Some(("tokens", file)) => Ok(DataSource::Tokens(file.into())),
-            _ => Err(wanted.into()),
+            None => Err(wanted.into()),
+            Some((kind, path)) => match DataSource::at(kind, path.into()) {
+                Some(_) if path.is_empty() => Err(format!("`{kind}:` names no file or folder; {wanted}")),
+                source => source.ok_or_else(|| wanted.into()),
+            },
         }
     }
 }

@@ -6,7 +6,7 @@ use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
 use plimsoll_runtime::cuda;
-use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, HostMemory, Hurry};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -66,6 +66,36 @@ pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     CpuOptions { threads, link, ..CpuOptions::default() }
 }
 
+/// Returns the CPU, with a warning if its link is paced very slowly; `hurry` ends the link's waiting.
+pub fn processor(
+    threads: Option<u32>,
+    link: Option<Link>,
+    feature_maps: Float,
+    host: &HostMemory,
+    hurry: Hurry,
+    watch: &Watch<'_>,
+) -> Setup {
+    let host = host.clone();
+    if let Some(link) = link {
+        let rate = BytesPerSecond(link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0));
+        if rate.0 < SLOW.0 {
+            let time = Bytes(1 << 20) / rate;
+            watch.warn(format_args!("the link is paced to {rate}: a tensor of 1 MiB takes {time} each way"));
+        }
+    }
+    Setup::Cpu(CpuOptions { hurry, host, feature_maps, ..cpu_options(threads, link) })
+}
+
+/// Checks that this machine has a core for each of `threads` threads.
+pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Error> {
+    let cores = cores();
+    let Some(threads) = threads.filter(|threads| *threads > cores) else { return Ok(()) };
+    Err(Error::usage(format_args!(
+        "--threads {threads} is more than the {cores} cores that this process may use"
+    ))
+    .help(format_args!("give at most {cores} with --threads, or leave --threads out")))
+}
+
 impl Setup {
     /// Opens a GPU, numbered from 0, with or without graphs, with one deterministic kernel for each call or all
     /// alternatives, in a precision, by default PyTorch's. Offloaded tensors go to pinned memory.
@@ -108,19 +138,6 @@ impl Setup {
             Setup::Cpu(options) => options.precision(),
             Setup::Cuda(gpu) => gpu.open.facts().precision,
             Setup::Modelled(device) => device.precision,
-        }
-    }
-
-    /// Warns if the link is paced so slowly that seconds of training would take hours.
-    pub fn warn_of_slow_link(&self, watch: &Watch<'_>) {
-        let Some(link) = self.link() else { return };
-        let rate = BytesPerSecond(link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0));
-        if rate.0 < SLOW.0 {
-            let tensor = Bytes(1 << 20);
-            watch.warn(format_args!(
-                "the link is paced to {rate}: a tensor of 1 MiB takes {} each way",
-                tensor / rate
-            ));
         }
     }
 

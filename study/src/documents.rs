@@ -2,7 +2,7 @@
 
 use crate::checksums;
 use crate::error::{Cause, Error};
-use crate::files::write_text;
+use crate::files::{folder_of, write_text};
 use plimsoll_ir::{Document, Fault};
 use std::fs;
 use std::io;
@@ -58,7 +58,7 @@ pub fn can_be_made(path: &Path) -> Result<(), Error> {
         let message = format!("{} would be overwritten, which its study wrote", path.display());
         return Err(Error::usage(message).help("name another output"));
     }
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(&place);
     fs::metadata(folder).map_err(failed)?;
     tempfile::NamedTempFile::new_in(folder).map(drop).map_err(failed)
 }

@@ -11,16 +11,18 @@
 
 use crate::error::Error;
 use crate::measure::may_be_off;
-use crate::request::DecayShape;
+use crate::request::{DecayShape, defaults};
+use crate::values;
 use crate::words::visible;
+use clap::{Args, ValueEnum};
 use plimsoll_ir::UpdateRule;
 use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 use serde_json::json;
 
-/// Tools that lines can be made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tools with an export. Lines are made for all but the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tool {
     /// A command line for PyTorch's launcher, and the lines of the training loop
     Torchrun,
@@ -30,10 +32,12 @@ pub enum Tool {
     Lightning,
     /// DeepSpeed's configuration, in JSON
     Deepspeed,
+    /// The trained weights, to --output, as PyTorch's load_state_dict takes them
+    Safetensors,
 }
 
 /// Optimizers available in those tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Optimizer {
     /// Stochastic gradient descent with momentum
     Sgd,
@@ -64,25 +68,52 @@ impl From<plimsoll_ir::Optimizer> for Optimizer {
 }
 
 /// Settings requested for a training elsewhere.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Args)]
 pub struct Wanted {
-    /// Workers, each with its own device; by default those that the config was tuned for, else one.
+    /// Workers that train together, each on its device; by default the number that was tuned for, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub workers: Option<u64>,
-    /// Samples in an update of all workers. By default those that the config was tuned for, if each worker then has a batch of
-    /// them; else about one of the config's batches for each worker.
+    /// Samples in an update of all workers together; by default the number that was tuned for with --workers, else about one
+    /// tuned batch of each. More samples are accumulated
+    #[arg(long = "global-batch", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global: Option<u64>,
-    /// Passes over the data.
+    /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
-    /// Decay of the rate after the warm-up.
+    /// Schedule of the learning rate after the warm-up
+    #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
     pub decay: DecayShape,
-    /// Optimizer; by default the one that was tuned for.
+    /// Optimizer of the tool; by default the one that was tuned for
+    #[arg(long, value_enum, value_name = "NAME")]
     pub optimizer: Option<Optimizer>,
-    /// Momentum of SGD; by default that of `run`.
+    /// Momentum of SGD; by default 0.9
+    #[arg(long, value_name = "M", value_parser = values::momentum())]
     pub momentum: Option<f32>,
-    /// Weight decay. By default that of `run`, if the optimizer is SGD or the one that was tuned for; else the tool's default.
+    /// Weight decay; by default 5e-4 with SGD, 1e-2 with AdamW if it was tuned for, else the tool's default
+    #[arg(long, value_name = "W", value_parser = values::weight_decay())]
     pub weight_decay: Option<f32>,
-    /// `true` to export the plan's batch, which only a runtime that follows the plan can hold.
+    /// Export the batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything
+    /// and divides the update
+    #[arg(long)]
     pub as_planned: bool,
+}
+
+impl Wanted {
+    /// Returns the option that is given and is not the default, if any.
+    pub fn given(&self) -> Option<&'static str> {
+        let usual: Wanted = defaults();
+        let settings = [
+            ("--workers", self.workers.is_some()),
+            ("--global-batch", self.global.is_some()),
+            ("--epochs", self.epochs != usual.epochs),
+            ("--decay", self.decay != usual.decay),
+            ("--optimizer", self.optimizer.is_some()),
+            ("--momentum", self.momentum.is_some()),
+            ("--weight-decay", self.weight_decay.is_some()),
+            ("--as-planned", self.as_planned),
+        ];
+        settings.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
 }
 
 /// The numbers of a training elsewhere.
@@ -133,11 +164,7 @@ fn settings(
 }
 
 /// Division of one update's samples: the batch size, and the number of batches that each worker takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shares {
-    batch: u64,
-    accumulation: u64,
-}
+type Shares = (u64, u64);
 
 impl Export {
     /// Returns the export of a config and its schedule. By default a worker's batch is the largest that keeps
@@ -172,7 +199,7 @@ impl Export {
         // evenly.
         let tuned =
             tuned.map(|cluster| cluster.global_batch).filter(|global| global / config.batch >= workers);
-        let Shares { batch, accumulation } = match (wanted.global, tuned) {
+        let (batch, accumulation) = match (wanted.global, tuned) {
             (None, Some(tuned)) => shares(Some(tuned)).or_else(|_| shares(None))?,
             (global, _) => shares(global)?,
         };
@@ -261,6 +288,7 @@ impl Export {
             Tool::Accelerate => Ok(self.accelerate()),
             Tool::Lightning => Ok(self.lightning()),
             Tool::Deepspeed => self.deepspeed(),
+            Tool::Safetensors => Err(Error::usage("safetensors holds what was trained, and no lines")),
         }
     }
 
@@ -323,11 +351,7 @@ impl Export {
     fn torchrun(&self) -> String {
         let Export { batch, workers, accumulation, rate, warmup, updates, .. } = self;
         let comments = self.comments();
-        let decay = match self.decay {
-            DecayShape::Constant => "constant",
-            DecayShape::Cosine => "cosine",
-            DecayShape::Step => "step",
-        };
+        let decay = format!("{:?}", self.decay).to_lowercase();
         let settings: String = self
             .settings
             .iter()
@@ -453,7 +477,7 @@ fn held(config: &Config, schedule: &Schedule) -> Result<u64, Error> {
 fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
-        return Ok(Shares { batch: tuned / accumulation, accumulation });
+        return Ok((tuned / accumulation, accumulation));
     };
     if !global.is_multiple_of(workers) {
         let message = format!("a global batch of {global} is no multiple of {workers} workers");
@@ -470,7 +494,7 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
         );
         return Err(not_shared(&message, global, workers * fewest));
     };
-    Ok(Shares { batch: share / accumulation, accumulation })
+    Ok((share / accumulation, accumulation))
 }
 
 /// Divides an update into batches of the plan's own size.
@@ -483,7 +507,7 @@ fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Erro
         );
         return Err(not_shared(&message, global, at_once));
     }
-    Ok(Shares { batch, accumulation: global / at_once })
+    Ok((batch, global / at_once))
 }
 
 /// Describes the multiples of `of` that are nearest to a number.

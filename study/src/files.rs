@@ -20,7 +20,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         let file = fs::OpenOptions::new().write(true).open(&place);
         return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
-    let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(&place);
     // The error then names the directory itself, not the temporary file.
     fs::metadata(folder).map_err(failed)?;
     let mut builder = tempfile::Builder::new();
@@ -33,6 +33,11 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the directory of a file.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Checks that an output is not the file that the command reads, or will write itself.
 pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     match (place(input), place(output)) {
@@ -43,18 +48,9 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     }
 }
 
-/// Checks that two outputs are two files.
-pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Error> {
-    match (one, other) {
-        (Some(one), Some(other)) => not_the_same(one, other),
-        _ => Ok(()),
-    }
-}
-
 /// Returns the canonical path of a file, which need not exist; `None` if its directory does not exist.
 fn place(path: &Path) -> Option<PathBuf> {
-    fs::canonicalize(path).ok().or_else(|| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
-    })
+    fs::canonicalize(path)
+        .ok()
+        .or_else(|| Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?)))
 }

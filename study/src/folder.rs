@@ -183,12 +183,10 @@ impl Study {
     /// Returns the study and the config's path, given a config file or its study's folder.
     pub fn of_config(path: &Path) -> (Study, PathBuf) {
         if path.is_dir() {
-            let study = Study { folder: path.to_owned() };
-            let config = study.config();
-            return (study, config);
+            let study = Study::at(path);
+            return (study.clone(), study.config());
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
+        (Study::at(files::folder_of(path)), path.to_owned())
     }
 
     /// Returns an existing study, given its folder or the config in it.

@@ -8,7 +8,7 @@ use crate::folder::{Held, Study};
 use crate::measure::{largest, measure};
 use crate::network_workload::NetworkWorkload;
 use crate::request::{TrainRequest, TuneRequest};
-use crate::training::{Trained, train, work};
+use crate::training::{Trained, Training};
 use crate::tuning::{Tuned, earlier, keep, tune};
 use crate::watch::{Notice, Watch};
 use crate::workload::Workload;
@@ -17,7 +17,6 @@ use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_runtime::Group;
-use plimsoll_runtime::group::threads;
 use std::path::PathBuf;
 
 /// Request to measure a workload.
@@ -140,7 +139,8 @@ impl Study {
         self.are_ours(&self.files())?;
         let known = if request.fresh { None } else { earlier(self, workload, request)? };
         if let Some((config, schedule)) = known {
-            watch.notice(Notice::ChoiceUsed(self.config()));
+            let file = self.config();
+            watch.notice(format_args!("using the choice in {}; --fresh makes a new one", file.display()));
             return Ok((Chosen::Earlier(config, schedule), held));
         }
         let made = [vec![self.journal(), self.profile()], self.training(), self.choice()].concat();
@@ -163,41 +163,29 @@ impl Study {
         Ok(tuned)
     }
 
-    /// Trains a choice, or continues from the study's checkpoint if there is one, and tests at the end.
+    /// Trains a choice, or continues from the study's checkpoint if there is one, and tests at the end. The groups are those of
+    /// the workers of this process, by rank: of all of them, or of worker 0 of `request.workers.count` processes.
     ///
     /// # Errors
     ///
-    /// The schedule exceeds its budget, the device fails, training diverges, the state cannot be kept, or the watch stops the
-    /// job; the same call then continues it.
+    /// The schedule exceeds its budget, a worker's device fails, training diverges, the state cannot be kept, or the watch stops
+    /// the job; the same call then continues it.
     pub fn train(
-        &self,
-        task: &NetworkWorkload,
-        (config, schedule): (&Config, &Schedule),
-        request: &TrainRequest,
-        held: &Held,
-        watch: &Watch<'_>,
-    ) -> Result<Trained, Error> {
-        self.train_with(task, (config, schedule), request, threads(request.workers.count), held, watch)
-    }
-
-    /// Trains like [`Study::train`], as worker 0 of `request.workers.count` processes in this group.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Study::train`]; or a different worker fails.
-    pub fn train_together(
         &self,
         task: &NetworkWorkload,
         choice: (&Config, &Schedule),
         request: &TrainRequest,
-        group: Box<dyn Group>,
-        held: &Held,
+        groups: Vec<Box<dyn Group>>,
+        _held: &Held,
         watch: &Watch<'_>,
     ) -> Result<Trained, Error> {
-        self.train_with(task, choice, request, vec![group], held, watch)
+        if request.fresh {
+            self.are_ours(&self.training())?;
+        }
+        Training { task, choice, request, study: self, watch }.train(groups)
     }
 
-    /// Trains a choice as one of the other processes, while worker 0 runs [`Study::train_together`]. Reads the study's choice,
+    /// Trains a choice as one of the other processes, while worker 0 runs [`Study::train`]. Reads the study's choice,
     /// and writes only the state that it keeps if worker 0 is lost. If `stop` returns `true`, all workers pause, and worker 0
     /// saves the state.
     ///
@@ -212,21 +200,8 @@ impl Study {
         group: Box<dyn Group>,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Error> {
-        work(task, choice, request, group, self, stop)
-    }
-
-    fn train_with(
-        &self,
-        task: &NetworkWorkload,
-        choice: (&Config, &Schedule),
-        request: &TrainRequest,
-        groups: Vec<Box<dyn Group>>,
-        _held: &Held,
-        watch: &Watch<'_>,
-    ) -> Result<Trained, Error> {
-        if request.fresh {
-            self.are_ours(&self.training())?;
-        }
-        train(task, choice, request, groups, self, watch)
+        // Worker 0 reports on the training.
+        let watch = &Watch { stop, ..Watch::silent() };
+        Training { task, choice, request, study: self, watch }.work(group)
     }
 }

@@ -12,11 +12,11 @@ use crate::device::Setup;
 use crate::error::Error;
 use crate::measure::in_words;
 use crate::network_workload::NetworkWorkload;
-use crate::request::{ClusterRequest, Objective, RateRequest, Searcher, TrainRequest};
+use crate::request::{TrainRequest, TuneOptions, defaults};
 use plimsoll_ir::checksum::Checksum;
-use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Precision};
 use plimsoll_runtime::HostMemory;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Directory of studies with default names.
@@ -25,36 +25,13 @@ const STUDIES: &str = "studies";
 /// Digits of the checksum in a name.
 const DIGITS: usize = 6;
 
-/// The parts of a request that affect the choice and the training, besides network, data and device.
-#[derive(Clone, Debug)]
-pub struct Decides {
-    /// Memory budget of the device, if given.
-    pub budget: Option<Size>,
-    /// Host memory limit for swapped tensors, if given.
-    pub host_memory: Option<Bytes>,
-    /// Search that chooses the batch.
-    pub search: Searcher,
-    /// Goal of the search.
-    pub objective: Objective,
-    /// Smallest batch to consider.
-    pub min_batch: u64,
-    /// Largest batch to consider.
-    pub max_batch: Option<u64>,
-    /// Workers that the batch is for; `None` for a single worker.
-    pub cluster: Option<ClusterRequest>,
-    /// Relation of the learning rate to the batch.
-    pub rate: RateRequest,
-    /// Settings of the training.
-    pub train: TrainRequest,
-}
-
-/// Returns the default folder for a task with this request; `usual` is a request without options.
+/// Returns the default folder for a task with these options.
 ///
 /// # Errors
 ///
-/// The budget exceeds the device's memory, or the device's name cannot be read.
-pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Result<PathBuf, Error> {
-    let budget = request.budget.map(|given| task.budget(Some(given))).transpose()?;
+/// Options contradict each other, the budget exceeds the device's memory, or the device's name cannot be read.
+pub fn folder(task: &NetworkWorkload, tune: &TuneOptions, train: &TrainRequest) -> Result<PathBuf, Error> {
+    let budget = tune.search.budget.map(|given| task.budget(Some(given))).transpose()?;
     let source = task.source.as_ref();
     let device = device(&task.setup)?;
     let mut words = vec![task.network.spec.name.clone()];
@@ -65,8 +42,8 @@ pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Res
     decides.extend(source.map(|source| format!("data {source}")));
     decides.extend(device);
     decides.extend(budget.map(|budget| format!("budget {}", budget.0)));
-    let usual = options(usual);
-    decides.extend(options(request).into_iter().filter(|option| !usual.contains(option)));
+    let usual = options(&defaults(), &defaults())?;
+    decides.extend(options(tune, train)?.into_iter().filter(|option| !usual.contains(option)));
     let digits = Checksum::of(decides.join("\n").as_bytes()).to_string();
     words.push(digits[..DIGITS].to_owned());
     Ok(PathBuf::from(STUDIES).join(words.join("-")))
@@ -101,43 +78,19 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
     })
 }
 
-/// Returns the options that affect the result, with their values. Each new field of a request must be taken in or left out
-/// here.
-fn options(request: &Decides) -> Vec<String> {
-    let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, cluster, rate, train } =
-        request;
-    let RateRequest { base_batch, base_rate, rule } = rate;
-    // `workers` is left out: any number of workers uses the same study.
-    let TrainRequest {
-        epochs: _,
-        save_every: _,
-        fresh: _,
-        timed: _,
-        workers: _,
-        per_draw: _,
-        decay,
-        update,
-        weights,
-        seed,
-    } = train;
-    let settings = update.in_words().into_iter().map(|(what, value)| format!("{what} {value}"));
-    let of_choice = [
-        format!("host memory {host_memory:?}"),
-        format!("search {search:?}"),
-        format!("objective {objective:?}"),
-        format!("least batch {min_batch}"),
-        format!("largest batch {max_batch:?}"),
-        format!("cluster {cluster:?}"),
-        format!("base batch {base_batch}"),
-        format!("base rate {base_rate}"),
-        format!("rate rule {rule:?}"),
-        format!("decay {decay:?}"),
-    ];
-    of_choice
-        .into_iter()
-        .chain(settings)
-        .chain([format!("seed {seed}"), format!("weights {weights:?}")])
-        .collect()
+/// Returns the options that affect the result, with their values: every field of the requests that is not skipped.
+fn options(tune: &TuneOptions, train: &TrainRequest) -> Result<Vec<String>, Error> {
+    let request = tune.request(Bytes::ZERO, String::new())?;
+    let weights =
+        train.weights.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    let settings = train.update(tune.task.optimizer)?.in_words();
+    let others = json!({"host memory": tune.search.host_memory, "weights": format!("{weights:?}")});
+    let of_fields = [json!(request), json!(train), others].into_iter().flat_map(|fields| match fields {
+        Value::Object(fields) => fields,
+        _ => unreachable!("they are structs"),
+    });
+    let of_fields = of_fields.map(|(name, value)| format!("{name} {value}"));
+    Ok(of_fields.chain(settings.into_iter().map(|(what, value)| format!("{what} {value}"))).collect())
 }
 
 /// Returns a name that is fit for a folder.
@@ -149,10 +102,102 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::StudyOptions;
+    use crate::watch::Watch;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        tune: TuneOptions,
+        #[command(flatten)]
+        train: TrainRequest,
+        #[command(flatten)]
+        study: StudyOptions,
+    }
+
+    /// Returns the name that options give their study.
+    fn named(options: &str) -> String {
+        let Line { tune, train, study } =
+            Line::parse_from(["plimsoll"].into_iter().chain(options.split_whitespace()));
+        let task = tune.task.open(plimsoll_runtime::Hurry::default(), &Watch::silent()).expect("a task");
+        let study = tune.study(&task, &study, &train).expect("a name");
+        let folder = study.folder().display().to_string();
+        folder.strip_prefix("studies/").unwrap_or_else(|| panic!("{folder}")).to_owned()
+    }
 
     #[test]
     fn a_device_has_a_name_that_is_fit_for_a_folder() {
         assert_eq!(plain("NVIDIA H200 (MIG 1g.18gb)"), "nvidia-h200-mig-1g-18gb");
         assert_eq!(plain("../cpu"), "cpu");
+    }
+
+    #[test]
+    fn what_decides_has_a_name_of_its_own_and_what_does_not_has_not() {
+        let usual = "--network mlp --threads 1";
+        let all = [
+            "",
+            "--budget 40MiB",
+            "--budget 60MiB",
+            "--link 12GB/s",
+            "--link 13GB/s",
+            "--link 12GB/s --duplex half",
+            "--image 8 --channels 1 --classes 11",
+            "--data synthetic --image 8 --channels 1",
+            "--data synthetic:40 --image 8 --channels 1",
+            "--host file:slab",
+            "--precision bf16",
+            "--host-memory 1GiB",
+            "--search accudnn",
+            "--objective fastest",
+            "--min-batch 8",
+            "--max-batch 64",
+            "--base-batch 64",
+            "--base-rate 0.1",
+            "--rate-rule linear",
+            "--convexity 0.5",
+            "--decay constant",
+            "--momentum 0.8",
+            "--weights a.safetensors",
+            "--weights b.safetensors",
+            "--weight-decay 0",
+            "--optimizer adamw",
+            "--optimizer adamw --beta1 0.8",
+            "--optimizer adamw --beta2 0.99",
+            "--optimizer adamw --epsilon 1e-6",
+            "--optimizer adamw --weight-decay 0.1",
+            "--optimizer adamw --base-rate 0.05",
+            "--optimizer adamw --rate-rule linear",
+            "--seed 2",
+            "--workers 2 --interconnect 1Gbit/s",
+            "--workers 2 --interconnect 1Gbit/s --nccl",
+        ];
+        let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
+        let modelled =
+            ["h100", "k40", "h100 --precision f32", "h100 --precision tf32", "h100 --precision bf16"];
+        names.extend(modelled.iter().map(|device| named(&format!("--network mlp --device {device}"))));
+        let readable = |at: usize, words: &str| {
+            let (said, digits) = names[at].rsplit_once('-').expect("words and digits");
+            assert_eq!((said, digits.len()), (words, 6));
+        };
+        readable(0, "mlp-digits-cpu");
+        readable(1, "mlp-digits-cpu-40MiB");
+        readable(7, "mlp-synthetic-cpu");
+        readable(all.len(), "mlp-digits-h100");
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name} is of two lines, one of them {:?}", all.get(at));
+        }
+        for (line, same) in [
+            ("--epochs 200", 0),
+            ("--save-every 5min", 0),
+            ("--fresh", 0),
+            ("--min-batch 32", 0),
+            ("--rate-rule accudnn --base-rate 0.05 --optimizer sgd --momentum 0.9", 0),
+            ("--seed 1 --decay cosine --data digits", 0),
+            ("--budget 41943040B", 1),
+            ("--link 12000MB/s", 3),
+        ] {
+            assert_eq!(named(&format!("{usual} {line}")), names[same], "{line}");
+        }
     }
 }

@@ -4,11 +4,9 @@
 //! choices belong to the verbs.
 
 mod confirm;
-mod host;
 mod profiling;
 
 pub use confirm::confirm;
-use host::HOST_SHARE;
 
 use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
@@ -29,8 +27,8 @@ use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
 use plimsoll_runtime::{
-    Device, Executor, Kind as Fault, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, Trainer,
-    TrainingPlan,
+    CpuOptions, Device, Executor, HostMemory, Kind as Fault, LearningRateSchedule, Loaded, MemoryKind,
+    MemoryLayout, Trainer, TrainingPlan, cpu,
 };
 use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::search::Confirmed;
@@ -49,6 +47,10 @@ pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
 const GPU_STEP: u64 = 256 << 20;
 /// Share of the machine's memory that an unspecified budget never exceeds.
 const MACHINE_SHARE: f64 = 0.8;
+
+/// Share of the machine's memory for offloaded tensors. It is a share of all memory, not of free memory, so that a second run
+/// plans the same; if too little is free, the allocation fails with an error.
+const HOST_SHARE: f64 = 0.7;
 
 /// A network, its data and a device.
 pub struct NetworkWorkload {
@@ -124,6 +126,30 @@ impl NetworkWorkload {
         NetworkWorkload { optimizer, ..self }
     }
 
+    /// Limits host memory for swapped tensors; at most the memory of this machine, if the device is here.
+    pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, Error> {
+        let machine = self.machine_memory();
+        if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())
+            && asked > machine
+        {
+            let message =
+                format!("{asked} of host memory is more than the {machine} that this process may have");
+            return Err(Error::usage(message).help(
+                "lower --host-memory; to plan for another machine, model a device of it with --device",
+            ));
+        }
+        Ok(NetworkWorkload { host_memory, ..self })
+    }
+
+    /// Returns the memory of the device's host for swapped tensors; `None` if they go to a file, or if nothing is known.
+    fn machine_memory(&self) -> Option<Bytes> {
+        match &self.setup {
+            Setup::Modelled(device) => Some(device.sheet.host),
+            Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }) => None,
+            Setup::Cpu(_) | Setup::Cuda(_) => cpu::machine_bytes(),
+        }
+    }
+
     /// Lowers the network to its iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
@@ -173,55 +199,38 @@ impl NetworkWorkload {
     /// exceed). The default is the memory of [`UNBUDGETED_BATCH`]; on a GPU, free memory less [`GPU_MARGIN`]; on a modelled
     /// device, all its memory less the same margin.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Error> {
-        if given.is_none()
-            && let Setup::Cuda(gpu) = &self.setup
-        {
-            let free = gpu.open.free_memory()?;
-            return Ok(unbudgeted(free));
-        }
-        let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
-        if given.is_none() && self.setup.model().is_some() {
-            return Ok(unbudgeted(machine));
-        }
-        if let Some(size) = given {
-            let budget = size.of(machine);
-            if budget > machine {
-                let (owner, other) = match self.setup {
-                    Setup::Cpu(_) => (
-                        "that this process may have",
-                        "; to plan for a larger device, model one with --device",
-                    ),
-                    _ => ("of the device", ", or choose another --device"),
-                };
-                return Err(Error::usage(format_args!(
-                    "a budget of {budget} is more than the {machine} {owner}"
-                ))
-                .help(format_args!("lower --budget{other}")));
-            }
+        let machine = || Ok::<_, Error>(self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2)));
+        let Some(size) = given else {
+            return match &self.setup {
+                Setup::Cuda(gpu) => Ok(unbudgeted(gpu.open.free_memory()?)),
+                Setup::Modelled(_) => Ok(unbudgeted(machine()?)),
+                Setup::Cpu(_) => self.budget_of(UNBUDGETED_BATCH),
+            };
+        };
+        let machine = machine()?;
+        let budget = size.of(machine);
+        if budget <= machine {
             return Ok(budget);
         }
-        self.budget_of(UNBUDGETED_BATCH)
+        let (owner, other) = match self.setup {
+            Setup::Cpu(_) => {
+                ("that this process may have", "; to plan for a larger device, model one with --device")
+            }
+            _ => ("of the device", ", or choose another --device"),
+        };
+        Err(Error::usage(format_args!("a budget of {budget} is more than the {machine} {owner}"))
+            .help(format_args!("lower --budget{other}")))
     }
 
     /// Describes the data, with their shape and number.
     fn data_in_words(&self) -> String {
         let data = &self.data.train;
+        let (name, classes, samples) = (data.name(), data.classes(), data.len());
         if data.holds_tokens() {
             let length = data.image().height;
-            return format!(
-                "{}: texts of {length}, {} tokens, {} samples",
-                data.name(),
-                data.classes(),
-                data.len()
-            );
+            return format!("{name}: texts of {length}, {classes} tokens, {samples} samples");
         }
-        format!(
-            "{}: {} images, {} classes, {} samples",
-            data.name(),
-            data.image(),
-            data.classes(),
-            data.len()
-        )
+        format!("{name}: {} images, {classes} classes, {samples} samples", data.image())
     }
 
     /// Returns the program and schedule of evaluation: at most `batch` samples at once, fewer if the pool has no room for more.

@@ -28,11 +28,6 @@ impl ProfileCache {
         ProfileCache { folder: caches.map(|caches| caches.join("profiles")) }
     }
 
-    /// Returns the cache in a directory.
-    pub fn at(folder: &Path) -> ProfileCache {
-        ProfileCache { folder: Some(folder.to_owned()) }
-    }
-
     /// Returns the cache's directory.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
@@ -112,7 +107,7 @@ mod tests {
         for study in [&first, &second] {
             fs::create_dir(study).expect("a folder");
         }
-        let cache = ProfileCache::at(&folder.path().join("cache"));
+        let cache = ProfileCache { folder: Some(folder.path().join("cache")) };
         let known = request(&first, 100);
         fs::write(&known.journal, "what was measured").expect("a file");
         assert_eq!(cache.find(&request(&second, 100)).expect("it can be asked"), None);

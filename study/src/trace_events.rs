@@ -16,7 +16,7 @@ use plimsoll_ir::simulate::{Cause, Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Seconds, TensorId};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -28,39 +28,26 @@ const THREADS: [&str; 3] = ["compute", "swap-out", "swap-in"];
 #[derive(Debug, Default, Serialize)]
 pub struct TraceEvents {
     #[serde(rename = "traceEvents")]
-    events: Vec<Event>,
+    events: Vec<Value>,
     /// Number of timelines.
     #[serde(skip)]
     processes: u32,
-}
-
-/// One event; keys are those of the format.
-#[derive(Debug, Serialize)]
-struct Event {
-    /// `X` for a slice, `C` for a counter, `M` for a name.
-    ph: &'static str,
-    name: String,
-    pid: u32,
-    tid: u32,
-    /// Microseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    args: Map<String, Value>,
 }
 
 impl TraceEvents {
     /// Adds a named timeline of a schedule that passed `check`.
     pub fn add(&mut self, name: &str, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
         self.processes += 1;
-        self.name(0, "process_name", name);
-        self.sort(0, "process_sort_index", self.processes);
+        let mut meta = |tid: usize, what: &str, args: Value| {
+            self.events
+                .push(json!({"ph": "M", "name": what, "pid": self.processes, "tid": tid, "args": args}));
+        };
+        meta(0, "process_name", json!({"name": name}));
+        meta(0, "process_sort_index", json!({"sort_index": self.processes}));
         for (stream, thread) in Stream::ALL.into_iter().zip(THREADS) {
-            self.name(stream.index() as u32 + 1, "thread_name", thread);
-            self.sort(stream.index() as u32 + 1, "thread_sort_index", stream.index() as u32);
+            let (tid, index) = (stream.index() + 1, stream.index());
+            meta(tid, "thread_name", json!({"name": thread}));
+            meta(tid, "thread_sort_index", json!({"sort_index": index}));
         }
         self.commands(trace, schedule, timeline);
         self.stalls(trace, schedule, timeline);
@@ -76,8 +63,8 @@ impl TraceEvents {
     fn commands(&mut self, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
         for ((id, command), span) in schedule.numbered_commands().zip(&timeline.spans) {
             let mut args = facts(trace, command);
-            args.insert("command".into(), id.0.into());
-            self.slice(command.stream(), category(trace, command), describe(trace, command), *span, args);
+            args["command"] = id.0.into();
+            self.slice(command.stream(), category(trace, command), &describe(trace, command), *span, &args);
         }
     }
 
@@ -85,8 +72,7 @@ impl TraceEvents {
         let stalls = timeline.stalls(schedule).into_iter().filter(|stall| stall.stream == Stream::Compute);
         for stall in stalls {
             let name = format!("stall: {}", cause(trace, schedule, stall.cause));
-            let args = Map::from_iter([("command".into(), stall.command.0.into())]);
-            self.slice(stall.stream, "stall", name, stall.span, args);
+            self.slice(stall.stream, "stall", &name, stall.span, &json!({"command": stall.command.0}));
         }
     }
 
@@ -98,19 +84,13 @@ impl TraceEvents {
     }
 
     /// Adds a slice, unless its length is zero.
-    fn slice(
-        &mut self,
-        stream: Stream,
-        cat: &'static str,
-        name: String,
-        span: Span,
-        args: Map<String, Value>,
-    ) {
+    fn slice(&mut self, stream: Stream, category: &str, name: &str, span: Span, args: &Value) {
         let [start, end] = [span.start, span.end].map(nanoseconds);
         if end > start {
-            let (tid, cat) = (stream.index() as u32 + 1, Some(cat));
-            let (ts, dur) = (Some(microseconds(start)), Some(microseconds(end - start - 1)));
-            self.events.push(Event { ph: "X", name, pid: self.processes, tid, ts, dur, cat, args });
+            let (tid, ts, dur) = (stream.index() + 1, microseconds(start), microseconds(end - start - 1));
+            self.events.push(json!({
+                "ph": "X", "name": name, "pid": self.processes, "tid": tid, "ts": ts, "dur": dur, "cat": category, "args": args,
+            }));
         }
     }
 
@@ -118,36 +98,15 @@ impl TraceEvents {
     fn counter(&mut self, name: &str, steps: impl IntoIterator<Item = (Seconds, u64)>) {
         let first = self.events.len();
         for (at, bytes) in steps {
-            let ts = Some(microseconds(nanoseconds(at)));
-            let args = Map::from_iter([("bytes".into(), bytes.into())]);
-            if self.events.len() > first && self.events.last().is_some_and(|last| last.ts == ts) {
+            let ts = json!(microseconds(nanoseconds(at)));
+            if self.events.len() > first && self.events.last().is_some_and(|last| last["ts"] == ts) {
                 self.events.pop();
             }
-            let name = name.to_owned();
-            self.events.push(Event {
-                ph: "C",
-                name,
-                pid: self.processes,
-                tid: 0,
-                ts,
-                dur: None,
-                cat: None,
-                args,
-            });
+            let args = json!({"bytes": bytes});
+            self.events.push(
+                json!({"ph": "C", "name": name, "pid": self.processes, "tid": 0, "ts": ts, "args": args}),
+            );
         }
-    }
-
-    fn name(&mut self, tid: u32, what: &str, name: &str) {
-        self.meta(tid, what, Map::from_iter([("name".into(), name.into())]));
-    }
-
-    fn sort(&mut self, tid: u32, what: &str, index: u32) {
-        self.meta(tid, what, Map::from_iter([("sort_index".into(), index.into())]));
-    }
-
-    fn meta(&mut self, tid: u32, what: &str, args: Map<String, Value>) {
-        let (name, pid) = (what.to_owned(), self.processes);
-        self.events.push(Event { ph: "M", name, pid, tid, ts: None, dur: None, cat: None, args });
     }
 }
 
@@ -252,8 +211,8 @@ fn category(trace: &Trace, command: &Command) -> &'static str {
 }
 
 /// Returns facts about a command besides its name and times.
-fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
-    let facts = match command {
+fn facts(trace: &Trace, command: &Command) -> Value {
+    let mut facts = match command {
         Command::Compute { op, alternative, .. } => {
             let op = &trace.ops[op.index()];
             let alternative = alternative.map(|k| op.alternatives[k as usize].name.clone());
@@ -261,8 +220,8 @@ fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
         }
         _ => json!({"bytes": moved(trace, command).map(|(_, piece)| piece.end - piece.start)}),
     };
-    let Value::Object(facts) = facts else { unreachable!("an object was written") };
-    facts.into_iter().filter(|(_, value)| !value.is_null()).collect()
+    facts.as_object_mut().expect("it is one").retain(|_, value| !value.is_null());
+    facts
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //!
 //! This file deliberately chooses nothing: the config holds batch, placement and rate.
 
-mod draws;
 mod left;
 mod saving;
 mod workers;
@@ -14,21 +13,19 @@ use crate::folder::Study;
 use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
 use crate::version;
-use crate::watch::{Event, Notice, Watch};
+use crate::watch::{Event, Watch};
 use left::Newest;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::exchange::{NCCL_PIECE_BYTES, PIECE_BYTES};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{alone, undisturbed};
-use plimsoll_ir::program::{Program, Role};
+use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::tuning::NoiseScale;
 use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_networks::Mode;
-use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
     Weights, state_bytes,
@@ -59,9 +56,6 @@ pub struct Trained {
     pub test: Evaluation,
     /// Seconds of an undisturbed iteration of this run (`undisturbed`).
     pub iteration: Seconds,
-    /// Iterations of this run under the plan of their own draw of stochastic depth; `None` if one plan serves all draws. With
-    /// draws, `iteration` is the mean.
-    pub drawn: Option<u64>,
     /// Median time between two iterations.
     pub between: Seconds,
     /// Resident bytes and pool that were allocated, for each worker.
@@ -72,94 +66,18 @@ pub struct Trained {
     pub global_batch: u64,
     /// Learning rate of such an update, before its decay.
     pub rate: f64,
-    /// Gradient noise scale over the last updates of this run; `None` if an update is of one batch, or if the gradient could
-    /// not be separated from its noise.
-    pub noise_scale: Option<NoiseScale>,
     /// Times of every command of one more iteration, if requested.
     pub timeline: Option<Timeline>,
 }
 
-/// Returns the learning rate of every iteration.
-fn rate_schedule(update: &Update, request: &TrainRequest, iterations: u64) -> LearningRateSchedule {
-    let decay = match request.decay {
-        DecayShape::Constant => Decay::Constant,
-        DecayShape::Cosine => Decay::Cosine { iterations, floor: 0.0 },
-        DecayShape::Step => Decay::Step { every: iterations.div_ceil(3), factor: 0.1 },
-    };
-    LearningRateSchedule { base: update.rate, warmup_iterations: update.warmup_iterations, decay }
-}
-
-/// Returns the trainers of all workers at the start of training, by rank.
-fn set_up(
-    task: &NetworkWorkload,
-    config: &Config,
-    schedule: &Schedule,
-    (request, update, weights): (&TrainRequest, &Update, Option<String>),
-    groups: Vec<Box<dyn Group>>,
-    study: &Study,
-    watch: &Watch<'_>,
-) -> Result<Vec<Trainer>, Error> {
-    of_optimizer(config.optimizer, task.optimizer)?;
-    of_optimizer(config.optimizer, request.update.optimizer())?;
-    let program = task.program(config.batch, Mode::Train)?;
-    of_iteration(&program, config, schedule, study)?;
-    within_budget(&program, config, schedule, study)?;
-    let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes, watch)?;
-    let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
-    let plan = TrainingPlan {
-        network: task.network.spec.clone(),
-        batch: config.batch,
-        virtual_workers: update.virtual_workers,
-        seed: request.seed,
-        rate: rate_schedule(update, request, update.per_epoch * request.epochs),
-        update: request.update,
-        weights,
-    };
-    if request.per_draw && update.virtual_workers > 1 {
-        let batches = update.virtual_workers;
-        return Err(Error::usage(format_args!(
-            "an update of {batches} batches has as many draws of stochastic depth, which all run by one plan"
-        ))
-        .help("leave --per-draw out, or --workers and --global-batch"));
-    }
-    if update.virtual_workers > 1 {
-        // Worker 0 also tests.
-        let several = request.workers.count > 1;
-        let nccl = several && config.cluster.is_some_and(|cluster| cluster.nccl);
-        let trainer = |(number, group): (u32, Box<dyn Group>)| {
-            let programs = if group.facts().rank == 0 { &programs[..] } else { &programs[..1] };
-            let setup = &task.setup;
-            let device = if several { setup.device_of_worker(number, nccl)? } else { setup.device()? };
-            let piece = if nccl { NCCL_PIECE_BYTES } else { PIECE_BYTES };
-            let (executor, loaded) = task.executor_apart(device, programs, piece)?;
-            let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
-            let (train, evaluate) = (train.clone(), rest.first().cloned());
-            let trainer = Trainer::sharing(executor, train, evaluate, plan.clone(), group)?;
-            let known = config.measured.unwrap_or(config.predicted);
-            Ok(trainer.built_as(version()).at_pace(known.iteration_seconds))
-        };
-        return (0..).zip(groups).map(trainer).collect();
-    }
-    let (executor, mut loaded) = match request.save_every {
-        None if task.setup.can_be_lost() && !request.per_draw => {
-            task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
-        }
-        // A device that computes in host memory has its state there, and with an explicit interval the file has the state.
-        _ => task.executor(&programs)?,
-    };
-    let evaluate = loaded.pop();
-    let train = loaded.pop().expect("two programs were loaded");
-    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
-    if request.per_draw {
-        trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
-    }
-    Ok(vec![trainer])
-}
-
-/// Reads the initial weights of a training, if given.
-fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
-    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
-    weights.transpose()
+/// A training to be made in a study.
+#[derive(Clone, Copy)]
+pub(crate) struct Training<'a> {
+    pub task: &'a NetworkWorkload,
+    pub choice: (&'a Config, &'a Schedule),
+    pub request: &'a TrainRequest,
+    pub study: &'a Study,
+    pub watch: &'a Watch<'a>,
 }
 
 /// Checks that a training uses the optimizer for which its schedule was chosen.
@@ -174,270 +92,330 @@ pub fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
     ))
 }
 
-/// Checks that a schedule is valid for this program, even if an older version lowered the network differently.
-fn of_iteration(program: &Program, config: &Config, schedule: &Schedule, study: &Study) -> Result<(), Error> {
-    let Err(violation) = check(&program.trace, schedule) else { return Ok(()) };
-    let message = format!(
-        "{} is not valid for the iteration that this version of Plimsoll computes: {violation}",
-        config.schedule
-    );
-    Err(Error::new(Kind::Verification, message).help(format_args!(
-        "where another version tuned {}, go on with that one, or tune into another folder with `plimsoll tune --study DIR`",
-        study.folder().display()
-    )))
-}
-
-/// Checks that a schedule keeps the budget of its config, whatever budget the schedule states.
-fn within_budget(
-    program: &Program,
-    config: &Config,
-    schedule: &Schedule,
-    study: &Study,
-) -> Result<(), Error> {
-    let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
-    if takes <= config.budget_bytes {
-        return Ok(());
-    }
-    let Config { schedule, budget_bytes: budget, .. } = config;
-    let message = format!("{schedule} takes {takes}, more than the {budget} that its config allows");
-    Err(Error::new(Kind::Verification, message).help(format_args!(
-        "put the schedule back that was chosen with the config, or {}",
-        study.tune_again()
-    )))
-}
-
-/// Returns the offload before which an iteration copies the state to the host, by the times of the study's trace; `None`, after
-/// all offloads, if the study has no trace of this program. Notifies the user if the copy slows training down.
-fn place_copies(
-    study: &Study,
-    program: &Program,
-    schedule: &Schedule,
-    watch: &Watch<'_>,
-) -> Result<Option<CommandId>, Error> {
-    if !study.trace().exists() {
-        return Ok(None);
-    }
-    let trace: Trace = documents::read(&study.trace())?;
-    let state = state_bytes(program);
-    // The study's files may have changed: the times of a different iteration are no guide, and its schedule differs.
-    if check(&trace, schedule).is_err() {
-        return Ok(None);
-    }
-    let Some(place) = place_of_copy(&trace, schedule, state) else { return Ok(None) };
-    let slow = slowed(simulate(&trace, schedule).makespan(), &place, state);
-    slow.into_iter().for_each(|notice| watch.notice(notice));
-    Ok(place.before)
-}
-
-/// Returns a notice if a copy of the state takes more than a hundredth of an iteration, even at the best place.
-fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<Notice> {
-    let with = place.makespan;
-    (with / without - 1.0 > 0.01).then_some(Notice::StateCopiesSlow { without, with, state })
-}
-
-/// Trains, or continues from the study's checkpoint if there is one, and tests at the end. No other run works in the study. The
-/// groups are those of the workers of this process, worker 0's first.
-pub fn train(
-    task: &NetworkWorkload,
-    (config, schedule): (&Config, &Schedule),
-    request: &TrainRequest,
-    mut groups: Vec<Box<dyn Group>>,
-    study: &Study,
-    watch: &Watch<'_>,
-) -> Result<Trained, Error> {
-    let loading = watch.step("load", None);
-    let saved =
-        if request.fresh { None } else { Newest::of(load(&study.checkpoint(), watch)?, study, watch) };
-    let state = saved.as_ref().map(|saved| &saved.state);
-    let update = Update::of(task, config, (request, groups.len()), state, watch)?;
-    if groups.len() < request.workers.count {
-        update.tell(&mut *groups[0], study)?;
-    }
-    let weights = weights_of(task, request)?;
-    let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
-    let training = (request, &update, checksum);
-    let mut trainers = set_up(task, config, schedule, training, groups, study, watch)?;
-    drop(loading);
-    let mut trainer = trainers.remove(0);
-    begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
-    let total = update.per_epoch * request.epochs;
-    beside(trainers, &*task.data.train, total, || {
-        train_from(trainer, task, (config, request, &update), study, watch)
-    })
-}
-
-/// Trains as one of the other workers, by worker 0's settings, until training is complete or a worker is asked to stop.
-pub fn work(
-    task: &NetworkWorkload,
-    (config, schedule): (&Config, &Schedule),
-    request: &TrainRequest,
-    mut group: Box<dyn Group>,
-    study: &Study,
-    stop: &dyn Fn() -> bool,
-) -> Result<(), Error> {
-    let rank = group.facts().rank;
-    let (update, is_of_first) = Update::told(&mut *group, study)?;
-    // Worker 0 reports on the training.
-    let watch = Watch { stop, ..Watch::silent() };
-    // Worker 0 starts from the weights; here they only identify the training.
-    let checksum = weights_of(task, request)?.map(|weights| weights.checksum);
-    let training = (request, &update, checksum);
-    let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
-    let total = update.per_epoch * request.epochs;
-    for mut trainer in trainers {
-        let asks = Cell::new(false);
-        let pause = || {
-            asks.set(watch.stops());
-            asks.get()
+impl Training<'_> {
+    /// Returns the trainers of this process's workers at the start of training, by rank.
+    fn set_up(
+        &self,
+        update: &Update,
+        weights: Option<String>,
+        groups: Vec<Box<dyn Group>>,
+    ) -> Result<Vec<Trainer>, Error> {
+        let Training { task, choice: (config, schedule), request, .. } = *self;
+        of_optimizer(config.optimizer, task.optimizer)?;
+        let program = task.program(config.batch, Mode::Train)?;
+        self.is_sound(&program)?;
+        let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes, self.watch)?;
+        let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
+        let iterations = self.total(update);
+        let decay = match request.decay {
+            DecayShape::Constant => Decay::Constant,
+            DecayShape::Cosine => Decay::Cosine { iterations, floor: 0.0 },
+            DecayShape::Step => Decay::Step { every: iterations.div_ceil(3), factor: 0.1 },
         };
-        let mut ended = trainer.train(&*task.data.train, total, &mut |_| {}, &pause);
-        if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
-            // Worker 0 saves the state, and reports the pause.
-            ended = trainer.leave().map(|()| Outcome::Paused);
-        }
-        ended.map_err(|error| {
-            left::failed(error, (&mut trainer, rank), (study, is_of_first), (total, request.fresh))
-        })?;
-    }
-    Ok(())
-}
-
-/// Trains from a trainer's current state, and tests at the end.
-fn train_from(
-    mut trainer: Trainer,
-    task: &NetworkWorkload,
-    (config, request, update): (&Config, &TrainRequest, &Update),
-    study: &Study,
-    watch: &Watch<'_>,
-) -> Result<Trained, Error> {
-    let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
-    let total = per_epoch * request.epochs;
-    let before = if request.fresh { study.training() } else { Vec::new() };
-    // This call trains nothing yet. It rejects data other than those of earlier iterations, even if training is
-    // complete, and workers that train something else.
-    trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
-    study.forget(&before)?;
-    let mut seen = Seen::default();
-    let checkpoint = study.checkpoint();
-    let rate = (config.learning_rate.base_rate, study.folder());
-    let mut saving = Saving::new(&checkpoint, (resumed_at, total), request, rate, watch);
-    let (mut health, mut looked) = (Health::default(), None::<Instant>);
-    let training = watch.step("train", Some(total));
-    while trainer.step() < total {
-        let epoch = trainer.step() / per_epoch;
-        let reached = Cell::new(trainer.step());
-        let mut observe = |observation: &Observation| {
-            // An iteration hurried by Ctrl-C shows nothing about other processes.
-            seen.take(observation, !watch.stops());
-            reached.set(observation.step + 1);
-            training.done(observation.step + 1);
+        let plan = TrainingPlan {
+            network: task.network.spec.clone(),
+            batch: config.batch,
+            virtual_workers: update.virtual_workers,
+            seed: request.seed,
+            rate: LearningRateSchedule {
+                base: update.rate,
+                warmup_iterations: update.warmup_iterations,
+                decay,
+            },
+            update: request.update(task.optimizer)?,
+            weights,
         };
-        let asks = Cell::new(false);
-        let pause = || {
-            asks.set(watch.stops() || saving.is_due(reached.get()));
-            asks.get()
-        };
-        let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
-        let outcome = outcome.map_err(|error| saving.failed(error, &mut trainer))?;
-        let step = trainer.step();
-        let has_left = outcome == Outcome::Paused && !asks.get();
-        if outcome == Outcome::Paused || step == total || request.save_every.is_some() || saving.is_due(step)
-        {
-            saving.save(&mut trainer)?;
+        if update.virtual_workers > 1 {
+            // Worker 0 also tests.
+            let several = request.workers.count > 1;
+            let nccl = several && config.cluster.is_some_and(|cluster| cluster.nccl);
+            let trainer = |(number, group): (u32, Box<dyn Group>)| {
+                let programs = if group.facts().rank == 0 { &programs[..] } else { &programs[..1] };
+                let setup = &task.setup;
+                let device = if several { setup.device_of_worker(number, nccl)? } else { setup.device()? };
+                let piece = if nccl { NCCL_PIECE_BYTES } else { PIECE_BYTES };
+                let (executor, loaded) = task.executor_apart(device, programs, piece)?;
+                let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
+                let (train, evaluate) = (train.clone(), rest.first().cloned());
+                let trainer = Trainer::sharing(executor, train, evaluate, plan.clone(), group)?;
+                let known = config.measured.unwrap_or(config.predicted);
+                Ok(trainer.built_as(version()).at_pace(known.iteration_seconds))
+            };
+            return (0..).zip(groups).map(trainer).collect();
         }
-        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
-            health = warn_of(health, trainer.seen(), watch);
-            looked = Some(Instant::now());
-        }
-        if outcome == Outcome::Finished {
-            let (loss, accuracy) = seen.last();
-            training.at(&format!("loss {loss:.4}"));
-            (watch.tell)(Event::Epoch { epoch: epoch + 1, of: request.epochs, loss, accuracy });
-            seen.end_epoch(step < total);
-        } else if has_left || watch.stops() {
-            saving.write(&mut trainer)?;
-            if !has_left {
-                // The others have nothing to save; if one of them is gone, the state is saved all the same.
-                let _ = trainer.leave();
+        let (executor, mut loaded) = match request.save_every {
+            None if task.setup.can_be_lost() => {
+                task.executor_keeping_state(&programs, self.place_copies(&program)?)?
             }
-            let saved = saving.saved();
-            let (step, path) = (saved.step.unwrap_or(0), saved.path.display());
-            let message =
-                format!("stopped while training, after {step} of {total} iterations; saved to {path}");
-            return Err(Error::new(Kind::Interrupted, message).help(saved.again()));
+            // A device that computes in host memory has its state there, and with an explicit interval the file has the state.
+            _ => task.executor(&programs)?,
+        };
+        let evaluate = loaded.pop();
+        let train = loaded.pop().expect("two programs were loaded");
+        Ok(vec![Trainer::new(executor, train, evaluate, plan)?])
+    }
+
+    /// Returns the updates of the whole training.
+    fn total(&self, update: &Update) -> u64 {
+        update.per_epoch * self.request.epochs
+    }
+
+    /// Reads the initial weights, if given.
+    fn weights(&self) -> Result<Option<Weights>, Error> {
+        let path = self.request.weights.as_ref();
+        path.map(|path| crate::weights::read(path, &self.task.network)).transpose()
+    }
+
+    /// Checks that the schedule is valid for this program, even if an older version lowered the network differently, and that it
+    /// keeps the budget of its config, whatever budget it states.
+    fn is_sound(&self, program: &Program) -> Result<(), Error> {
+        let Training { choice: (config, schedule), study, .. } = *self;
+        let Config { schedule: file, budget_bytes: budget, .. } = config;
+        if let Err(violation) = check(&program.trace, schedule) {
+            let message = format!(
+                "{file} is not valid for the iteration that this version of Plimsoll computes: {violation}"
+            );
+            return Err(Error::new(Kind::Verification, message).help(format_args!(
+                "where another version tuned {}, go on with that one, or tune into another folder with `plimsoll tune --study DIR`",
+                study.folder().display()
+            )));
         }
+        let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
+        if takes > *budget {
+            let message = format!("{file} takes {takes}, more than the {budget} that its config allows");
+            let again = study.tune_again();
+            return Err(Error::new(Kind::Verification, message)
+                .help(format_args!("put the schedule back that was chosen with the config, or {again}")));
+        }
+        Ok(())
     }
-    // If the disk is full by now, the test and its result are still made.
-    let written = saving.write(&mut trainer);
-    drop(training);
-    let (iterations, drawn) = (trainer.step(), trainer.drawn());
-    let test = test(task, &mut trainer, &mut saving, request.timed, watch);
-    written?;
-    let (test, timeline) = test?;
-    if seen.waited > TOLD * seen.by_the_clock {
-        let share = seen.waited / seen.by_the_clock * 100.0;
-        watch.warn(format_args!(
-            "others had the processors for {share:.0} % of training; its iteration is told without that"
-        ));
+
+    /// Returns the offload before which an iteration copies the state to the host, by the times of the study's trace; `None`,
+    /// after all offloads, if the study has no trace of this program. Warns if the copy slows training down.
+    fn place_copies(&self, program: &Program) -> Result<Option<CommandId>, Error> {
+        let Training { choice: (_, schedule), study, watch, .. } = *self;
+        if !study.trace().exists() {
+            return Ok(None);
+        }
+        let trace: Trace = documents::read(&study.trace())?;
+        let state = state_bytes(program);
+        // The study's files may have changed: the times of a different iteration are no guide, and its schedule differs.
+        if check(&trace, schedule).is_err() {
+            return Ok(None);
+        }
+        let Some(place) = place_of_copy(&trace, schedule, state) else { return Ok(None) };
+        if let Some(words) = slowed(simulate(&trace, schedule).makespan(), &place, state) {
+            watch.warn(words);
+        }
+        Ok(place.before)
     }
-    Ok(Trained {
-        iterations,
-        resumed_at,
-        loss: seen.last().0,
-        test,
-        iteration: match drawn {
-            // Iterations of draws differ, so the shorter ones are not the undisturbed ones.
-            Some(_) => mean(&seen.seconds),
-            None => undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
-        },
-        drawn,
-        between: median(&mut seen.between),
-        peak,
-        workers: request.workers.count,
-        global_batch: trainer.plan().samples_of_update(),
-        rate: update.rate,
-        noise_scale: seen.noise.scale(batch_norm_over(&trainer)),
-        timeline,
-    })
-}
 
-/// Returns the samples over which batch norm normalises, if the network has batch norm: nothing else has running statistics.
-fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
-    let mut resident = trainer.loaded().resident().iter();
-    resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
-}
+    /// Trains, or continues from the study's checkpoint if there is one, and tests at the end. No other run works in the study.
+    /// The groups are those of the workers of this process, worker 0's first.
+    pub(crate) fn train(&self, mut groups: Vec<Box<dyn Group>>) -> Result<Trained, Error> {
+        let Training { task, choice: (config, _), request, study, watch } = *self;
+        let loading = watch.step("load", None);
+        let saved =
+            if request.fresh { None } else { Newest::of(load(&study.checkpoint(), watch)?, study, watch) };
+        let state = saved.as_ref().map(|saved| &saved.state);
+        let update = Update::of(task, config, (request, groups.len()), state, watch)?;
+        if groups.len() < request.workers.count {
+            update.tell(&mut *groups[0], study)?;
+        }
+        let weights = self.weights()?;
+        let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
+        let mut trainers = self.set_up(&update, checksum, groups)?;
+        drop(loading);
+        let mut trainer = trainers.remove(0);
+        self.begin(&mut trainer, (saved, weights), &update)?;
+        beside(trainers, &*task.data.train, self.total(&update), || self.train_from(trainer, &update))
+    }
 
-/// Continues from the study's newest state, if there is one and it is not to be discarded; else starts from the given weights,
-/// if any. First checks that the state can be saved.
-fn begin(
-    trainer: &mut Trainer,
-    (saved, weights): (Option<Newest>, Option<Weights>),
-    study: &Study,
-    (request, update): (&TrainRequest, &Update),
-    watch: &Watch<'_>,
-) -> Result<(), Error> {
-    let (checkpoint, per_epoch) = (&study.checkpoint(), update.per_epoch);
-    let total = request.epochs * per_epoch;
-    if let Some(saved) = saved {
-        let before = resume(trainer, &saved.state, &saved.path)?;
-        saved.settle(study)?;
-        let (step, now) = (trainer.step(), trainer.plan().rate);
-        let [trained, asked] = [step, total].map(|iterations| in_epochs(iterations, per_epoch));
-        if step >= total {
-            watch.notice(Notice::NothingLeft { trained, asked });
-        } else {
-            tracing::info!("going on from iteration {step} of {total}");
-            if before != now {
-                watch.notice(other_length((trained, asked), before, now, step));
+    /// Trains as one of the other workers, by worker 0's settings, until training is complete or a worker is asked to stop.
+    pub(crate) fn work(&self, mut group: Box<dyn Group>) -> Result<(), Error> {
+        let Training { task, request, study, watch, .. } = *self;
+        let rank = group.facts().rank;
+        let (update, is_of_first) = Update::told(&mut *group, study)?;
+        // Worker 0 starts from the weights; here they only identify the training.
+        let checksum = self.weights()?.map(|weights| weights.checksum);
+        let total = self.total(&update);
+        for mut trainer in self.set_up(&update, checksum, vec![group])? {
+            let asks = Cell::new(false);
+            let pause = || {
+                asks.set(watch.stops());
+                asks.get()
+            };
+            let mut ended = trainer.train(&*task.data.train, total, &mut |_| {}, &pause);
+            if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
+                // Worker 0 saves the state, and reports the pause.
+                ended = trainer.leave().map(|()| Outcome::Paused);
+            }
+            ended.map_err(|error| {
+                left::failed(error, (&mut trainer, rank), (study, is_of_first), (total, request.fresh))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Trains from a trainer's current state, and tests at the end.
+    fn train_from(&self, mut trainer: Trainer, update: &Update) -> Result<Trained, Error> {
+        let Training { task, choice: (config, _), request, study, watch } = *self;
+        let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
+        let total = self.total(update);
+        let before = if request.fresh { study.training() } else { Vec::new() };
+        // This call trains nothing yet. It rejects data other than those of earlier iterations, even if training is
+        // complete, and workers that train something else.
+        trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
+        study.forget(&before)?;
+        let mut seen = Seen::default();
+        let checkpoint = study.checkpoint();
+        let rate = (config.learning_rate.base_rate, study.folder());
+        let mut saving = Saving::new(&checkpoint, (resumed_at, total), request, rate, watch);
+        let (mut health, mut looked) = (Health::default(), None::<Instant>);
+        let training = watch.step("train", Some(total));
+        while trainer.step() < total {
+            let epoch = trainer.step() / per_epoch;
+            let reached = Cell::new(trainer.step());
+            let mut observe = |observation: &Observation| {
+                // An iteration hurried by Ctrl-C shows nothing about other processes.
+                seen.take(observation, !watch.stops());
+                reached.set(observation.step + 1);
+                training.done(observation.step + 1);
+            };
+            let asks = Cell::new(false);
+            let pause = || {
+                asks.set(watch.stops() || saving.is_due(reached.get()));
+                asks.get()
+            };
+            let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
+            let outcome = outcome.map_err(|error| saving.failed(error, &mut trainer))?;
+            let step = trainer.step();
+            let has_left = outcome == Outcome::Paused && !asks.get();
+            if outcome == Outcome::Paused
+                || step == total
+                || request.save_every.is_some()
+                || saving.is_due(step)
+            {
+                saving.save(&mut trainer)?;
+            }
+            if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+                health = warn_of(health, trainer.seen(), watch);
+                looked = Some(Instant::now());
+            }
+            if outcome == Outcome::Finished {
+                let (loss, accuracy) = seen.last();
+                training.at(&format!("loss {loss:.4}"));
+                (watch.tell)(Event::Epoch { epoch: epoch + 1, of: request.epochs, loss, accuracy });
+                seen.end_epoch(step < total);
+            } else if has_left || watch.stops() {
+                saving.write(&mut trainer)?;
+                if !has_left {
+                    // The others have nothing to save; if one of them is gone, the state is saved all the same.
+                    let _ = trainer.leave();
+                }
+                let saved = saving.saved();
+                let (step, path) = (saved.step.unwrap_or(0), saved.path.display());
+                let message =
+                    format!("stopped while training, after {step} of {total} iterations; saved to {path}");
+                return Err(Error::new(Kind::Interrupted, message).help(saved.again()));
             }
         }
-    } else if let Some(weights) = weights {
-        trainer.start_from(&weights)?;
+        // If the disk is full by now, the test and its result are still made.
+        let written = saving.write(&mut trainer);
+        drop(training);
+        let iterations = trainer.step();
+        let test = self.test(&mut trainer, &mut saving);
+        written?;
+        let (test, timeline) = test?;
+        if seen.waited > TOLD * seen.by_the_clock {
+            let share = seen.waited / seen.by_the_clock * 100.0;
+            watch.warn(format_args!(
+                "others had the processors for {share:.0} % of training; its iteration is told without that"
+            ));
+        }
+        Ok(Trained {
+            iterations,
+            resumed_at,
+            loss: seen.last().0,
+            test,
+            iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
+            between: median(&mut seen.between),
+            peak,
+            workers: request.workers.count,
+            global_batch: trainer.plan().samples_of_update(),
+            rate: update.rate,
+            timeline,
+        })
     }
-    if trainer.step() < total {
-        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(cannot_keep)?;
+
+    /// Continues from the study's newest state, if there is one and it is not to be discarded; else starts from the given weights,
+    /// if any. First checks that the state can be saved.
+    fn begin(
+        &self,
+        trainer: &mut Trainer,
+        (saved, weights): (Option<Newest>, Option<Weights>),
+        update: &Update,
+    ) -> Result<(), Error> {
+        let (Training { study, watch, .. }, per_epoch, total) = (*self, update.per_epoch, self.total(update));
+        if let Some(saved) = saved {
+            let before = resume(trainer, &saved.state, &saved.path)?;
+            saved.settle(study)?;
+            let (step, now) = (trainer.step(), trainer.plan().rate);
+            let [trained, asked] = [step, total].map(|iterations| in_epochs(iterations, per_epoch));
+            if step >= total {
+                watch.notice(format_args!(
+                    "trained for {trained}, asked for {asked}: nothing is left to train; more --epochs go on, --fresh begins anew"
+                ));
+            } else {
+                tracing::info!("going on from iteration {step} of {total}");
+                if before != now {
+                    watch.warn(other_length((trained, asked), before, now, step));
+                }
+            }
+        } else if let Some(weights) = weights {
+            trainer.start_from(&weights)?;
+        }
+        if trainer.step() < total {
+            Checkpoint::make_sure(&study.checkpoint(), trainer.saved_bytes()).map_err(cannot_keep)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Tests a trained network; then, if `timed`, runs two more iterations and returns the second's timeline.
+    fn test(
+        &self,
+        trainer: &mut Trainer,
+        saving: &mut Saving<'_>,
+    ) -> Result<(Evaluation, Option<Timeline>), Error> {
+        let (Training { task, watch, .. }, timed) = (*self, self.request.timed);
+        let testing = watch.step("test", None);
+        let (test, done) = (trainer.evaluate_until(&*task.data.test, watch.stop), trainer.step());
+        let test = test.map_err(|error| saving.failed(error, trainer))?;
+        drop(testing);
+        let mut timeline = None;
+        for _ in 0..if timed { 2 } else { 0 } {
+            let timed = trainer.train_timed(&*task.data.train);
+            timeline = Some(timed.map_err(|error| saving.failed(error, trainer))?);
+        }
+        // Iterations that were hurried show nothing of others.
+        test.filter(|_| !timed || !watch.stops()).map(|test| (test, timeline)).ok_or_else(|| {
+            let message = format!("stopped while testing, after all {done} iterations of the training");
+            Error::new(Kind::Interrupted, message).help(saving.saved().again())
+        })
+    }
+}
+
+/// Returns a warning if a copy of the state takes more than a hundredth of an iteration, even at the best place.
+fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<String> {
+    let (with, more) = (place.makespan, place.makespan / without - 1.0);
+    (more > 0.01).then(|| {
+        format!(
+            "the way to the host has no room for a copy of the state ({state}) beside every iteration, which a device that \
+             fails cannot take along: an iteration of {without} takes {with}, {:.1} % more. --save-every 5min writes the state \
+             to its file that often instead",
+            more * 100.0
+        )
+    })
 }
 
 /// Formats a number of iterations, in epochs if it is whole epochs.
@@ -451,39 +429,20 @@ fn in_epochs(iterations: u64, per_epoch: u64) -> String {
     }
 }
 
-/// Notifies the user of a training that continues with a number of epochs different from the one over which its decay was
+/// Returns a warning about a training that continues with a number of epochs different from the one over which its decay was
 /// spread.
 fn other_length(
     (trained, asked): (String, String),
     before: LearningRateSchedule,
     now: LearningRateSchedule,
     step: u64,
-) -> Notice {
-    Notice::OtherLength { trained, asked, last: before.at(step.saturating_sub(1)), next: now.at(step) }
-}
-
-/// Tests a trained network; then, if `timed`, runs two more iterations and returns the second's timeline.
-fn test(
-    task: &NetworkWorkload,
-    trainer: &mut Trainer,
-    saving: &mut Saving<'_>,
-    timed: bool,
-    watch: &Watch<'_>,
-) -> Result<(Evaluation, Option<Timeline>), Error> {
-    let testing = watch.step("test", None);
-    let (test, done) = (trainer.evaluate_until(&*task.data.test, watch.stop), trainer.step());
-    let test = test.map_err(|error| saving.failed(error, trainer))?;
-    drop(testing);
-    let mut timeline = None;
-    for _ in 0..if timed { 2 } else { 0 } {
-        let timed = trainer.train_timed(&*task.data.train);
-        timeline = Some(timed.map_err(|error| saving.failed(error, trainer))?);
-    }
-    // Iterations that were hurried show nothing of others.
-    test.filter(|_| !timed || !watch.stops()).map(|test| (test, timeline)).ok_or_else(|| {
-        let message = format!("stopped while testing, after all {done} iterations of the training");
-        Error::new(Kind::Interrupted, message).help(saving.saved().again())
-    })
+) -> String {
+    let (last, next) = (before.at(step.saturating_sub(1)), now.at(step));
+    format!(
+        "trained for {trained}, asked for {asked}: from here on the decay of the learning rate is spread over {asked}, so the \
+         rate, which was {last:.3e} in the last iteration, is {next:.3e} in the next. That is another training than {asked} from \
+         the start, for which there is --fresh"
+    )
 }
 
 /// Warns of changes in the device's health, if the device reports it; returns all that is known of it.
@@ -524,11 +483,6 @@ fn resume(
     Ok(saved.progress.plan.rate)
 }
 
-/// Returns the mean of these times; 0 if there are none.
-fn mean(seconds: &[Seconds]) -> Seconds {
-    seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len().max(1) as f64)
-}
-
 /// Observations of this run.
 #[derive(Default)]
 struct Seen {
@@ -540,13 +494,11 @@ struct Seen {
     /// Time that other processes took from all iterations, and the iterations' wall-clock time.
     waited: f64,
     by_the_clock: f64,
-    noise: NoiseAverages,
 }
 
 impl Seen {
     fn take(&mut self, observation: &Observation, timed: bool) {
         self.losses.push((observation.loss, observation.accuracy));
-        observation.norms.iter().for_each(|norms| self.noise.take(norms));
         if !timed {
             return;
         }
@@ -584,7 +536,7 @@ mod tests {
             decay: Decay::Cosine { iterations, floor: 0.0 },
         };
         let lengths = (in_epochs(1120, 56), in_epochs(11200, 56));
-        let words = other_length(lengths, of(1120), of(11200), 1120).to_string();
+        let words = other_length(lengths, of(1120), of(11200), 1120);
         assert!(words.contains("trained for 20 epochs, asked for 200 epochs"), "{words}");
         assert!(
             words.contains("was 9.835e-8 in the last") && words.contains("is 4.878e-2 in the next"),
@@ -598,7 +550,7 @@ mod tests {
     fn a_copy_that_takes_more_than_a_hundredth_of_an_iteration_is_told() {
         let of = |makespan: f64| {
             let place = CopyPlace { before: None, makespan: Seconds(makespan), whole: Seconds(1.0) };
-            slowed(Seconds(2.0), &place, Bytes(1 << 20)).map(|notice| notice.to_string())
+            slowed(Seconds(2.0), &place, Bytes(1 << 20))
         };
         assert_eq!(of(2.019), None);
         let words = of(2.5).expect("a quarter more is told");

@@ -27,7 +27,7 @@ pub use plain::{ACCUMULATED, RECOMPUTED};
 use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::request::{Searcher, TuneRequest};
-use crate::watch::{Notice, Step, Watch};
+use crate::watch::{Step, Watch};
 use crate::workload::Workload;
 use journal::PlanJournal;
 use measured::{Ran, take_in};
@@ -128,7 +128,7 @@ pub(crate) fn tune(
             let tuned = tuner.finish(profile, found, kept, rounds)?;
             drop(tuner.step);
             for words in tuned.tuning.runs.iter().filter_map(run_missed) {
-                watch.notice(Notice::PredictionMissed(words));
+                watch.warn(format_args!("{words}; --fresh measures anew"));
             }
             tuner.journal.forget()?;
             return Ok(tuned);

@@ -3,10 +3,7 @@
 //! A job prints nothing. Its caller passes a [`Watch`] of two functions: the job calls the first to ask if it should stop, and
 //! the second to report events. [`Watch::silent`] serves callers who want neither.
 
-use plimsoll_ir::{Bytes, Seconds};
 use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
 
 /// The caller's side of a job.
 #[derive(Clone, Copy)]
@@ -49,96 +46,12 @@ pub enum Event<'a> {
         accuracy: f32,
     },
     /// A notice to the user.
-    Notice(Notice),
-}
-
-/// Information for the user. [`Notice::is_warning`] separates warnings from other notices.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
-    /// Makes results doubtful, or training slower than it could be.
-    Warning(String),
-    /// An earlier identical measurement is used.
-    MeasuredBefore {
-        /// Name of the network.
-        network: String,
-        /// Age of the measurement.
-        age: Duration,
+    Notice {
+        /// `true` if results are doubtful, slower or other than expected.
+        warning: bool,
+        /// The notice, with the option that changes something about it.
+        words: String,
     },
-    /// An iteration's time differs from its prediction by more than the stated error.
-    PredictionMissed(String),
-    /// The link has no room for a copy of the state during every iteration.
-    StateCopiesSlow {
-        /// Seconds of an iteration without the copy.
-        without: Seconds,
-        /// Seconds of an iteration with the copy.
-        with: Seconds,
-        /// Bytes of the state.
-        state: Bytes,
-    },
-    /// Nothing is left to train.
-    NothingLeft {
-        /// Length of the training so far, in words.
-        trained: String,
-        /// Requested length, in words.
-        asked: String,
-    },
-    /// A training continues with a number of epochs different from the one over which its decay was spread.
-    OtherLength {
-        /// Length of the training so far, in words.
-        trained: String,
-        /// Requested length, in words.
-        asked: String,
-        /// Rate of the last iteration.
-        last: f64,
-        /// Rate of the next iteration.
-        next: f64,
-    },
-    /// The choice that the study holds is used.
-    ChoiceUsed(PathBuf),
-}
-
-impl Notice {
-    /// Returns `true` if results are doubtful, slower or other than expected.
-    pub fn is_warning(&self) -> bool {
-        match self {
-            Notice::Warning(_)
-            | Notice::PredictionMissed(_)
-            | Notice::StateCopiesSlow { .. }
-            | Notice::OtherLength { .. } => true,
-            Notice::MeasuredBefore { .. } | Notice::NothingLeft { .. } | Notice::ChoiceUsed(_) => false,
-        }
-    }
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Notice::Warning(words) | Notice::PredictionMissed(words) => f.write_str(words),
-            Notice::MeasuredBefore { network, age } => {
-                write!(
-                    f,
-                    "{network}: measured {} ago in another study, and used here",
-                    Seconds(age.as_secs_f64())
-                )
-            }
-            Notice::StateCopiesSlow { without, with, state } => write!(
-                f,
-                "the way to the host has no room for a copy of the state ({state}) beside every iteration, which a device that \
-                 fails cannot take along: an iteration of {without} takes {with}, {:.1} % more",
-                (*with / *without - 1.0) * 100.0
-            ),
-            Notice::NothingLeft { trained, asked } => {
-                write!(f, "trained for {trained}, asked for {asked}: nothing is left to train")
-            }
-            Notice::OtherLength { trained, asked, last, next } => write!(
-                f,
-                "trained for {trained}, asked for {asked}: from here on the decay of the learning rate is spread over \
-                 {asked}, so the rate, which was {last:.3e} in the last iteration, is {next:.3e} in the next. That is \
-                 another training than {asked} from the start"
-            ),
-            Notice::ChoiceUsed(config) => write!(f, "using the choice in {}", config.display()),
-        }
-    }
 }
 
 impl<'a> Watch<'a> {
@@ -159,14 +72,14 @@ impl<'a> Watch<'a> {
         Step { tell: self.tell }
     }
 
-    /// Warns of doubtful results or slower training.
+    /// Warns of doubtful or other results, or of slower training.
     pub fn warn(&self, words: impl fmt::Display) {
-        self.notice(Notice::Warning(words.to_string()));
+        (self.tell)(Event::Notice { warning: true, words: words.to_string() });
     }
 
     /// Sends the user a notice.
-    pub fn notice(&self, notice: Notice) {
-        (self.tell)(Event::Notice(notice));
+    pub fn notice(&self, words: impl fmt::Display) {
+        (self.tell)(Event::Notice { warning: false, words: words.to_string() });
     }
 }
 

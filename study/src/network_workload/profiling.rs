@@ -5,13 +5,13 @@ use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::measure::may_be_off;
 use crate::profile_cache::ProfileCache;
-use crate::watch::{Notice, Watch};
+use crate::watch::Watch;
 use crate::workload::{UNMEASURED, Workload};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, machine, rough_seconds, schedule_with,
@@ -51,7 +51,10 @@ pub(super) fn profile(
     let known = if fresh || request.journal.exists() { None } else { cache.find(&request)? };
     let name = &task.network.spec.name;
     match known {
-        Some(age) => watch.notice(Notice::MeasuredBefore { network: name.clone(), age }),
+        Some(age) => watch.notice(format_args!(
+            "{name}: measured {} ago in another study, and used here; --fresh measures anew",
+            Seconds(age.as_secs_f64())
+        )),
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
     let mut subject = |batch, alternative| {

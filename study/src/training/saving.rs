@@ -327,7 +327,7 @@ impl Drop for Saving<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{DecayShape, Workers};
+    use crate::request::defaults;
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::program::KernelAlternative;
     use plimsoll_ir::schedule::Link;
@@ -393,18 +393,7 @@ mod tests {
 
     /// Returns the saving of a training of 10 iterations that begins.
     fn begun(path: &Path, fresh: bool, save_every: Option<Seconds>) -> Saving<'_> {
-        let request = TrainRequest {
-            per_draw: false,
-            epochs: 1,
-            decay: DecayShape::Constant,
-            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
-            weights: None,
-            seed: 1,
-            save_every,
-            fresh,
-            workers: Workers::default(),
-            timed: false,
-        };
+        let request = TrainRequest { save_every, fresh, ..defaults() };
         Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
     }
 

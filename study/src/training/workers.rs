@@ -76,9 +76,7 @@ impl Update {
         let rate = learning_rate(rule, base_batch, base_rate, global)?;
         Ok(Update { virtual_workers, per_epoch, rate, warmup_iterations })
     }
-}
 
-impl Update {
     /// Sends the update to the other processes, with the folder in which worker 0 keeps the training.
     pub(super) fn tell(&self, group: &mut dyn Group, study: &Study) -> Result<(), Error> {
         let Update { virtual_workers, per_epoch, rate, warmup_iterations } = *self;
