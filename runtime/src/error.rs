@@ -152,6 +152,16 @@ impl Error {
         let (expected, found) = (expected.to_string(), found.to_string());
         Error::new(Kind::Usage, format!("{what}: expected {expected}, found {found}"))
     }
+
+    /// An error of values that do not belong together, unless they do.
+    pub(crate) fn unless(
+        holds: bool,
+        what: impl std::fmt::Display,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Result<(), Error> {
+        if holds { Ok(()) } else { Err(Error::mismatch(what, expected, found)) }
+    }
 }
 
 impl From<GroupError> for Error {
@@ -170,15 +180,5 @@ fn holders(held_by: &[OtherProcess]) -> String {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();
             format!(", while others are on the device, too: {}", all.join(", "))
         }
-    }
-
-    /// An error of values that do not belong together, unless they do.
-    pub(crate) fn unless(
-        holds: bool,
-        what: impl std::fmt::Display,
-        expected: impl ToString,
-        found: impl ToString,
-    ) -> Result<(), Self> {
-        if holds { Ok(()) } else { Err(Self::mismatch(what.to_string(), expected, found)) }
     }
 }

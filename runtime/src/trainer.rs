@@ -23,7 +23,7 @@ mod weights;
 use crate::checkpoint::DataName;
 use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
-use crate::error::RuntimeError;
+use crate::error::{Kind, RuntimeError};
 use crate::executor::{Executor, Iteration, Loaded};
 use crate::group::Group;
 use crate::state::Half;

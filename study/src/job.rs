@@ -10,7 +10,7 @@ use crate::network_workload::NetworkWorkload;
 use crate::request::{TrainRequest, TuneRequest};
 use crate::training::{Trained, Training};
 use crate::tuning::{Tuned, earlier, keep, tune};
-use crate::watch::{Notice, Watch};
+use crate::watch::Watch;
 use crate::workload::Workload;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::config::Config;

@@ -639,19 +639,19 @@ impl Device for CudaDevice {
         self.way.is_some()
     }
 
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         let (address, way, _) = self.way(offset, data.len())?;
         // SAFETY: the range was checked, and no command still to run writes it.
         unsafe { way.read(address, data) }
     }
 
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         let (address, way, _) = self.way(offset, data.len())?;
         // SAFETY: the range was checked, and no enqueued command touches it; later commands find it written.
         unsafe { way.write(address, data) }
     }
 
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         // If nothing has failed, this launches the update that is held back first.
         self.way(offset, data.len())?;
         self.launch_update()?;

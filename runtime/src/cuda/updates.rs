@@ -7,7 +7,7 @@
 //! separate update. The few bytes between two regions are zeros, and an update of zeros leaves zeros (AdamW divides by
 //! epsilon, which is above 0).
 //!
-//! Deliberately does not join updates that are not adjacent or differ in kind, or idle updates, which have no gradient.
+//! Deliberately does not join updates that are not adjacent or differ in kind.
 //! Timed iterations join them too: the executor asks which launches are joined (`executor/timing.rs`).
 
 use crate::device::Launch;
@@ -29,7 +29,7 @@ const MOST: usize = 5;
 /// Elements of an update; `None` for other calls, and for an update without a gradient.
 fn elements(call: &mut Call) -> Option<&mut u64> {
     match call {
-        Call::Sgd { elements, idle: false, .. } | Call::Adamw { elements, idle: false } => Some(elements),
+        Call::Sgd { elements, .. } | Call::Adamw { elements } => Some(elements),
         _ => None,
     }
 }
@@ -70,8 +70,8 @@ impl Update {
 mod tests {
     use super::*;
 
-    const SGD: Call = Call::Sgd { elements: 0, decay: true, idle: false };
-    const ADAMW: Call = Call::Adamw { elements: 0, idle: false };
+    const SGD: Call = Call::Sgd { elements: 0, decay: true };
+    const ADAMW: Call = Call::Adamw { elements: 0 };
 
     /// The call of this many numbers.
     fn of(mut call: Call, numbers: u64) -> Call {
@@ -109,7 +109,7 @@ mod tests {
             assert_eq!(first.joined(&update(768, 1)), None, "a gap");
             assert_eq!(first.joined(&update(256, 64)), None, "the same once more");
             assert_eq!(update(512, 1).joined(&first), None, "the other way round");
-            let other = Call::Sgd { elements: 1, decay: false, idle: false };
+            let other = Call::Sgd { elements: 1, decay: false };
             assert_eq!(first.joined(&Update { call: other, ..update(512, 1) }), None);
             for operand in (0..first.offsets().len()).filter(|operand| *operand != 1) {
                 let mut elsewhere = update(512, 1);

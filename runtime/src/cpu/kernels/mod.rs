@@ -130,10 +130,8 @@ unsafe fn run_on(
             Call::ConvBackwardFilter { shape: s, accumulate } => conv::backward_filter(&s, accumulate, run),
             Call::ConvBackwardData { shape: s, accumulate } => conv::backward_data(&s, accumulate, run),
             Call::BatchNormForward { shape: s, epsilon, then } => norm::forward(&s, epsilon, &then, run),
-            Call::BatchNormRunning { shape: s, epsilon, momentum, branch } => {
-                if !branch.is_some_and(|branch| elementwise::drops(run.at("hyper"), branch)) {
-                    norm::running(&s, epsilon, momentum, run);
-                }
+            Call::BatchNormRunning { shape: s, epsilon, momentum } => {
+                norm::running(&s, epsilon, momentum, run);
             }
             Call::BatchNormInference { shape: s, epsilon } => norm::inference(&s, epsilon, run),
             Call::BatchNormBackward { shape: s, then, accumulate } => {
@@ -166,12 +164,12 @@ unsafe fn run_on(
             Call::MaxPoolBackward { shape: s, accumulate } => pool::max_backward(&s, accumulate, run),
             Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, run),
             Call::AvgPoolBackward { shape: s, accumulate } => pool::avg_backward(&s, accumulate, run),
-            Call::DropoutForward { elements, probability, stream, run: share } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run: share };
+            Call::DropoutForward { elements, probability, stream } => {
+                let drop = elementwise::Dropout { elements, probability, stream };
                 elementwise::dropout(&drop, false, run.maps(["x", "y"]), run);
             }
-            Call::DropoutBackward { elements, probability, stream, run: share, accumulate } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run: share };
+            Call::DropoutBackward { elements, probability, stream, accumulate } => {
+                let drop = elementwise::Dropout { elements, probability, stream };
                 elementwise::dropout(&drop, accumulate, run.maps(["dy", "dx"]), run);
             }
             Call::BiasForward { shape: s } => bias::forward(&s, run),
