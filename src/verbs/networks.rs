@@ -67,8 +67,8 @@ fn layers(network: &Network) -> Result<Vec<Table>, Error> {
             layer.name.clone().into(),
             layer.kind.name().into(),
             layer.output.to_string().into(),
-            network.parameters(layer).into(),
-            Cell::Number(network.forward_flops(layer) as f64 / 1e6, 2),
+            layer.parameters.into(),
+            Cell::Number(layer.forward_flops as f64 / 1e6, 2),
             map.into(),
         ]);
     }

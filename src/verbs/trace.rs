@@ -5,11 +5,11 @@ use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
 use plimsoll_ir::Precision;
-use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
+use plimsoll_ir::network::Network;
 use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::program::Call;
 use plimsoll_ir::trace::Trace;
-use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::CpuOptions;
 use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
@@ -54,9 +54,8 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
         files::can_be_made(output)?;
     }
     let network = network(&args.name, &args.shape)?;
-    let draw = draw(args, &network)?;
     match args.device {
-        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),
+        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network),
         Some(_) => {
             return Err(Error::usage("only a device that is modelled gives times without a measurement")
                 .help(
@@ -94,7 +93,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     let alternatives = |call: &Call| setup.alternatives(call);
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
     let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
-    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
+    let options = LowerOptions { mode, relu, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut trace = lower(&network, args.batch, &options)?.trace;
     trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
@@ -114,27 +113,8 @@ fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, 
     Ok(measured)
 }
 
-/// Requested draw, which the network must have.
-fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Error> {
-    let draw = args.draw.map(|step| Draw { seed: args.seed, step });
-    let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
-    if draw.is_some() && !network.layers.iter().any(whole) {
-        return Err(Error::usage(format_args!(
-            "`{}` drops no branches, so it has no draws",
-            network.spec.name
-        ))
-        .help("leave --draw out, or choose a network with stochastic depth such as resnet-sd110"));
-    }
-    Ok(draw)
-}
-
 /// Trace with times of a modelled device, which its name shows.
-fn modelled(
-    args: &TraceArgs,
-    sheet: &'static Sheet,
-    network: &Network,
-    draw: Option<Draw>,
-) -> Result<Vec<Table>, Error> {
+fn modelled(args: &TraceArgs, sheet: &'static Sheet, network: &Network) -> Result<Vec<Table>, Error> {
     let precision = args.kernels.precision_alone().map_err(|failure| failure.help("leave it out"))?;
     let setup = Setup::modelled(sheet, precision)?;
     let device = setup.model().expect("it was just modelled");
@@ -142,7 +122,7 @@ fn modelled(
     let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), device.precision.feature_maps());
     let (fuse, alternatives) = (setup.fuses(), &alternatives);
     let (optimizer, more) = (args.optimizer.optimizer.into(), LowerOptions::default());
-    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
+    let options = LowerOptions { mode, relu, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut program = lower(network, args.batch, &options)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));

@@ -3,7 +3,6 @@
 //!
 //! This file deliberately chooses nothing: the config holds batch, placement and rate.
 
-mod draws;
 mod left;
 mod saving;
 mod workers;
@@ -149,10 +148,7 @@ fn set_up(
     };
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
-    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
-    if request.per_draw {
-        trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
-    }
+    let trainer = Trainer::new(executor, train, evaluate, plan)?;
     Ok(vec![trainer])
 }
 

@@ -38,8 +38,8 @@ impl Update {
     /// The update of a launch; `None` for other calls, and for an update without a gradient.
     pub(super) fn of(launch: &Launch) -> Option<Update> {
         let (kind, elements) = match *launch.call() {
-            Call::Sgd { elements, decay, idle: false } => (Kind::Sgd { decay }, elements),
-            Call::Adamw { elements, idle: false } => (Kind::Adamw, elements),
+            Call::Sgd { elements, decay } => (Kind::Sgd { decay }, elements),
+            Call::Adamw { elements } => (Kind::Adamw, elements),
             _ => return None,
         };
         let mut offsets = [Bytes::ZERO; MOST];
@@ -65,8 +65,8 @@ impl Update {
     pub(super) fn call(&self) -> Call {
         let elements = self.elements;
         match self.kind {
-            Kind::Sgd { decay } => Call::Sgd { elements, decay, idle: false },
-            Kind::Adamw => Call::Adamw { elements, idle: false },
+            Kind::Sgd { decay } => Call::Sgd { elements, decay },
+            Kind::Adamw => Call::Adamw { elements },
         }
     }
 
@@ -97,10 +97,9 @@ mod tests {
 
     #[test]
     fn what_adjoins_is_one_update_with_the_gap_between() {
-        for (kind, expected) in [
-            (SGD, Call::Sgd { elements: 257, decay: true, idle: false }),
-            (Kind::Adamw, Call::Adamw { elements: 257, idle: false }),
-        ] {
+        for (kind, expected) in
+            [(SGD, Call::Sgd { elements: 257, decay: true }), (Kind::Adamw, Call::Adamw { elements: 257 })]
+        {
             let all = [(256, 3), (512, 65), (1024, 64), (1280, 1)].map(|(start, n)| update(kind, start, n));
             let joined = all[1..].iter().try_fold(all[0], Update::joined);
             assert_eq!(joined, Some(update(kind, 256, (1280 - 256) / 4 + 1)));

@@ -9,7 +9,6 @@ use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::Branch;
 
 /// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
 pub(super) const PIECE: usize = 1 << 14;
@@ -299,16 +298,6 @@ unsafe fn seed_and_step(hyper: Ptr<u32>) -> (u64, u32) {
     (u64::from(high) << 32 | u64::from(low), step)
 }
 
-/// Returns `true` if the iteration drops a branch of stochastic depth.
-///
-/// # Safety
-/// As [`seed_and_step`].
-pub(super) unsafe fn drops(hyper: Ptr<u32>, branch: Branch) -> bool {
-    // SAFETY: the caller's promise.
-    let (seed, step) = unsafe { seed_and_step(hyper) };
-    branch.is_dropped(seed, step)
-}
-
 /// Parameters of a dropout.
 pub(super) struct Dropout {
     pub elements: u64,
@@ -316,8 +305,6 @@ pub(super) struct Dropout {
     pub probability: f32,
     /// Number of the layer among those that draw.
     pub stream: u32,
-    /// Consecutive elements that share a draw.
-    pub run: u64,
 }
 
 /// y = x / (1 - p) where kept, else 0, or added to y. Forward and backward are the same map, drawn from one counter.
@@ -334,29 +321,9 @@ pub(super) unsafe fn dropout(
 ) {
     // SAFETY: the caller's promise.
     let (seed, step) = unsafe { seed_and_step(hyper) };
-    let &Dropout { elements, probability, stream, run } = drop;
+    let &Dropout { elements, probability, stream } = drop;
     let scale = 1.0 / (1.0 - probability);
     let words = move |block: u64| philox4x32(seed, [block as u32, (block >> 32) as u32, step, stream]);
-    let runs = move |start: usize, len: usize, x: Ptr<f32>, y: Ptr<f32>| {
-        let (first, end) = (start as u64, (start + len) as u64);
-        let mut i = first;
-        while i < end {
-            let number = i / run;
-            let dropped = unit_f32(words(number / 4)[(number % 4) as usize]) < probability;
-            let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
-            let some = (end - i).min(run - i % run) as usize;
-            let [x, y] = [x, y].map(|piece| piece.at((i - first) as usize));
-            // SAFETY: the caller's promise; pieces do not overlap, and the run ends with its piece at the latest.
-            unsafe {
-                if accumulate {
-                    map_rows([x, y], [], y, 1, some, move |[x, y], []| y + kept(x));
-                } else {
-                    map_rows([x], [], y, 1, some, move |[x], []| kept(x));
-                }
-            }
-            i += some as u64;
-        }
-    };
     let each = move |start: usize, len: usize, x: Ptr<f32>, y: Ptr<f32>| {
         for first in (0..len).step_by(4) {
             for (i, word) in (first..len).zip(words(((start + first) / 4) as u64)) {
@@ -372,11 +339,7 @@ pub(super) unsafe fn dropout(
         // SAFETY: the caller's promise; pieces do not overlap.
         unsafe {
             let (from, to) = (x.read(start, len, lane), y.read_if(accumulate, start, len, lane));
-            if run > 1 {
-                runs(start, len, from, to);
-            } else {
-                each(start, len, from, to);
-            }
+            each(start, len, from, to);
             y.store(start, len, lane);
         }
     });

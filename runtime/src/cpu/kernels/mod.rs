@@ -152,10 +152,7 @@ unsafe fn run_on(
                 let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta", "stats"].map(f));
                 norm::forward(&s, epsilon, then, maps, parameters, scratch, threads);
             }
-            Call::BatchNormRunning { shape: s, epsilon, momentum, branch } => {
-                if branch.is_some_and(|branch| elementwise::drops(words("hyper"), branch)) {
-                    return;
-                }
+            Call::BatchNormRunning { shape: s, epsilon, momentum } => {
                 norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
             }
             Call::BatchNormInference { shape: s, epsilon } => {
@@ -231,12 +228,12 @@ unsafe fn run_on(
             Call::AvgPoolBackward { shape: s, accumulate } => {
                 pool::avg_backward(&s, accumulate, f("dy"), f("dx"), threads);
             }
-            Call::DropoutForward { elements, probability, stream, run } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run };
+            Call::DropoutForward { elements, probability, stream } => {
+                let drop = elementwise::Dropout { elements, probability, stream };
                 elementwise::dropout(&drop, false, words("hyper"), m("x"), m("y"), threads);
             }
-            Call::DropoutBackward { elements, probability, stream, run, accumulate } => {
-                let drop = elementwise::Dropout { elements, probability, stream, run };
+            Call::DropoutBackward { elements, probability, stream, accumulate } => {
+                let drop = elementwise::Dropout { elements, probability, stream };
                 elementwise::dropout(&drop, accumulate, words("hyper"), m("dy"), m("dx"), threads);
             }
             Call::BiasForward { shape: s } => bias::forward(&s, f("x"), f("bias"), f("y"), threads),

@@ -131,27 +131,14 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
 FUNCTION float unit(unsigned word) { return (float)(word >> 8) / 16777216.0f; }
 
 // Forward and backward are the same map, drawn from one counter. hyper's words 0 to 2 are seed low, seed high and step.
-// Elements of a run share a draw.
 KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long n, float probability, float scale,
-                 unsigned stream, unsigned long long run, unsigned accumulate)) {
+                 unsigned stream, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     if (count == 0) return;
-    unsigned words[4];
-    UNROLL
-    for (unsigned l = 0; l < 4; l++) {
-        // In runs of one element, a block of words serves these four.
-        u64 number = run == 1 ? i + l : (i + l) / run;
-        if (l == 0 || run > 1) {
-            unsigned drawn[4] = {(unsigned)(number / 4), (unsigned)(number / 4 >> 32), hyper[2], stream};
-            philox(hyper[0], hyper[1], drawn);
-            UNROLL
-            for (unsigned k = 0; k < 4; k++) {
-                if (run == 1) words[k] = drawn[k];
-                else if (k == number % 4) words[l] = drawn[k];
-            }
-        }
-    }
+    // A block of words serves these four.
+    unsigned words[4] = {(unsigned)(i / 4), (unsigned)(i / 4 >> 32), hyper[2], stream};
+    philox(hyper[0], hyper[1], words);
     float v[4], old[4];
     load_map(x, i, count, v);
     if (accumulate) load_map(y, i, count, old);
@@ -181,18 +168,17 @@ KERNEL(split_part, (const Map *dy, Map *dx, unsigned long long n, unsigned chann
 }
 
 // hyper's words 3 to 5 are learning rate, momentum and weight decay.
-KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay, unsigned idle)) {
+KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float rate = hyper[3], keep = hyper[4], penalty = decay ? hyper[5] : 0.0f;
     float p[4], g[4], m[4];
     load(parameter, i, count, p);
-    // An idle update has no gradient, and this argument is a placeholder.
     load(gradient, i, count, g);
     load(momentum, i, count, m);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        m[l] = keep * m[l] + ((idle ? 0.0f : g[l]) + penalty * p[l]);
+        m[l] = keep * m[l] + (g[l] + penalty * p[l]);
         p[l] -= rate * m[l];
     }
     store(momentum, i, count, m);
@@ -201,20 +187,19 @@ KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float 
 
 // hyper's words 3 to 10 are the share of the parameter kept, beta1, 1 - beta1, beta2, 1 - beta2, the correction of the root, epsilon
 // and the step length.
-KERNEL(adamw, (const float *hyper, float *parameter, const float *gradient, float *first, float *second, unsigned long long n, unsigned idle)) {
+KERNEL(adamw, (const float *hyper, float *parameter, const float *gradient, float *first, float *second, unsigned long long n)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float keep = hyper[3], beta1 = hyper[4], rest1 = hyper[5], beta2 = hyper[6], rest2 = hyper[7];
     float root = hyper[8], epsilon = hyper[9], length = hyper[10];
     float p[4], g[4], m[4], v[4];
     load(parameter, i, count, p);
-    // An idle update has no gradient, and this argument is a placeholder.
     load(gradient, i, count, g);
     load(first, i, count, m);
     load(second, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float now = idle ? 0.0f : g[l];
+        float now = g[l];
         m[l] = beta1 * m[l] + rest1 * now;
         v[l] = beta2 * v[l] + rest2 * now * now;
         p[l] = keep * p[l] - length * m[l] / (root * sqrtf(v[l]) + epsilon);

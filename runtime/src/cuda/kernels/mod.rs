@@ -258,8 +258,8 @@ fn plan(call: &Call, float: Float) -> Plan {
         Call::ConvBackwardFilter { shape, accumulate } => conv::backward_filter(p, &shape, accumulate),
         Call::ConvBackwardData { shape, accumulate } => conv::backward_data(p, &shape, accumulate),
         Call::BatchNormForward { shape, epsilon, then } => norm::forward(p, &shape, epsilon, &then),
-        Call::BatchNormRunning { shape, epsilon, momentum, branch } => {
-            norm::running(p, &shape, [epsilon, momentum], branch);
+        Call::BatchNormRunning { shape, epsilon, momentum } => {
+            norm::running(p, &shape, [epsilon, momentum]);
         }
         Call::BatchNormInference { shape, epsilon } => norm::inference(p, &shape, epsilon),
         Call::BatchNormBackward { shape, then, accumulate } => norm::backward(p, &shape, &then, accumulate),
@@ -326,11 +326,11 @@ fn elementwise(p: &mut Plan, call: &Call) {
         Call::Multiply { elements: n, accumulate } => {
             go(p, "multiply", fours(n), &[U64(n), flag(accumulate)]);
         }
-        Call::DropoutForward { elements: n, probability, stream, run } => {
-            go(p, "dropout", fours(n), &dropout(n, probability, stream, run, false));
+        Call::DropoutForward { elements: n, probability, stream } => {
+            go(p, "dropout", fours(n), &dropout(n, probability, stream, false));
         }
-        Call::DropoutBackward { elements: n, probability, stream, run, accumulate } => {
-            go(p, "dropout", fours(n), &dropout(n, probability, stream, run, accumulate));
+        Call::DropoutBackward { elements: n, probability, stream, accumulate } => {
+            go(p, "dropout", fours(n), &dropout(n, probability, stream, accumulate));
         }
         Call::ConcatPart { rows, channels, first, total } => {
             let n = rows.saturating_mul(channels);
@@ -342,19 +342,8 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
             go(p, "split_part", n, &[U64(n), channels, first, total, flag(accumulate)]);
         }
-        Call::Sgd { elements: n, decay, idle } => {
-            let [hyper, parameter, momentum] = p.operands(["hyper", "parameter", "momentum"]);
-            // An idle kernel does not read the gradient.
-            let gradient = p.operand_or("gradient", "parameter");
-            let arguments = vec![hyper, parameter, gradient, momentum, U64(n), flag(decay), flag(idle)];
-            p.launch("sgd", fours(n), arguments);
-        }
-        Call::Adamw { elements: n, idle } => {
-            let [hyper, parameter] = p.operands(["hyper", "parameter"]);
-            let gradient = p.operand_or("gradient", "parameter");
-            let [first, second] = p.operands(["first moment", "second moment"]);
-            p.launch("adamw", fours(n), vec![hyper, parameter, gradient, first, second, U64(n), flag(idle)]);
-        }
+        Call::Sgd { elements: n, decay } => go(p, "sgd", fours(n), &[U64(n), flag(decay)]),
+        Call::Adamw { elements: n } => go(p, "adamw", fours(n), &[U64(n)]),
         _ => unreachable!("every other call has an arm of its own in `plan`"),
     }
 }
@@ -376,9 +365,9 @@ fn number(function: Function) -> Argument {
     })
 }
 
-fn dropout(elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool) -> [Argument; 6] {
+fn dropout(elements: u64, probability: f32, stream: u32, accumulate: bool) -> [Argument; 5] {
     let scale = 1.0 / (1.0 - probability);
-    [U64(elements), F32(probability), F32(scale), U32(stream), U64(run), flag(accumulate)]
+    [U64(elements), F32(probability), F32(scale), U32(stream), flag(accumulate)]
 }
 
 /// Pooling, with one thread for each element written.

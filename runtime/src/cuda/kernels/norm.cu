@@ -233,17 +233,11 @@ KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *sca
     if (masks && 8 * byte < n) mask[byte] = (unsigned char)bits;
 }
 
-// Moves the running mean and variance (unbiased) towards the batch's. If the branch is dropped both stay.
+// Moves the running mean and variance (unbiased) towards the batch's.
 KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, unsigned long long rows,
-                            unsigned channels, float epsilon, float momentum, const unsigned *hyper,
-                            float probability, unsigned stream)) {
+                            unsigned channels, float epsilon, float momentum)) {
     u64 channel = INDEX;
     if (channel >= channels) return;
-    if (probability > 0.0f) {
-        unsigned drawn[4] = {0, 0, hyper[2], stream};
-        philox(hyper[0], hyper[1], drawn);
-        if (unit(drawn[0]) < probability) return;
-    }
     double unbias = (double)rows / fmax((double)rows - 1.0, 1.0);
     double inverse = (double)stats[channels + channel];
     float now = (float)(fmax(1.0 / (inverse * inverse) - (double)epsilon, 0.0) * unbias);

@@ -4,7 +4,7 @@
 
 use super::Argument::{F32, U32, U64};
 use super::{Argument, FAN, PARALLEL, Plan, elements, flag, narrow};
-use plimsoll_ir::program::{After, Branch, RowShape};
+use plimsoll_ir::program::{After, RowShape};
 
 /// Fewest rows of a part: with fewer, the parts would be as large as a tensor.
 const LEAST_ROWS: u64 = 16;
@@ -67,14 +67,11 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32, then: &After
     p.launch("batch_norm_apply_then", n.div_ceil(8), [&leading[..], &numbers[..]].concat());
 }
 
-/// \[hyper\], stats, running mean, running variance -> running mean, running variance.
-pub(super) fn running(p: &mut Plan, shape: &RowShape, [epsilon, momentum]: [f32; 2], branch: Option<Branch>) {
-    // A branch that is never dropped needs no random numbers.
-    let Branch { probability, stream } = branch.unwrap_or(Branch { probability: 0.0, stream: 0 });
+/// stats, running mean, running variance -> running mean, running variance.
+pub(super) fn running(p: &mut Plan, shape: &RowShape, [epsilon, momentum]: [f32; 2]) {
     let operands = p.operands(["stats", "running mean", "running variance"]);
     let numbers = [U64(shape.rows), U32(narrow(shape.channels)), F32(epsilon), F32(momentum)];
-    let drawn = [p.operand_or("hyper", "stats"), F32(probability), U32(stream)];
-    p.launch("batch_norm_running", shape.channels, [&operands[..], &numbers, &drawn].concat());
+    p.launch("batch_norm_running", shape.channels, [&operands[..], &numbers].concat());
 }
 
 /// x, gamma, beta, running mean, running variance -> y.
