@@ -7,7 +7,7 @@ use plimsoll::networks::{LowerOptions, build, lower};
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
     let network = build(&spec)?;
-    let parameters: u64 = network.layers.iter().map(|layer| network.parameters(layer)).sum();
+    let parameters: u64 = network.all_parameters();
     println!("{}: {} layers, {parameters} parameters", spec.name, network.layers.len());
 
     // Only a device knows the scratch of its kernels; here there is none.

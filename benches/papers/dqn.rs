@@ -3,7 +3,7 @@
 //!
 //! The paper's policy is compared with the systems of the paper's own comparison, SuperNeurons in its three modes, and two
 //! controls: searches over the policy's own actions that learn nothing, with as many evaluations. Policy and controls run with
-//! three seeds; with stochastic depth each seed has a different draw. K-means is no network (`kmeans.rs`). The notes about the
+//! three seeds. K-means is no network (`kmeans.rs`). The notes about the
 //! rows are worked out from them (`reading.rs`).
 
 mod kmeans;
@@ -13,12 +13,10 @@ use crate::Clock;
 use crate::plot::Plot;
 use crate::subjects::{EVALUATIONS as OURS, Scale, device, floor, peak};
 use crate::table::{Table, cells, note, or_dash, percent};
-use crate::vdnn::mean;
 use plimsoll::ir::check::check;
 use plimsoll::ir::search_log::SearchLog;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::networks::Draw;
 use plimsoll::tuner::model::devices::Modelled;
 use plimsoll::tuner::policies::papers::dqn::Control;
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan, plan_by_control, plan_with_log};
@@ -26,19 +24,15 @@ use std::collections::BTreeMap;
 
 /// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths each,
 /// and no batch.
-const WORKLOADS: [(&str, u64); 8] = [
+const WORKLOADS: [(&str, u64); 7] = [
     ("resnet56", 256),
     ("resnet110", 256),
     ("vgg16", 1024),
     ("vgg116", 256),
     ("unet", 8),
     (LSTM, 64),
-    (STOCHASTIC, 256),
     (KMEANS, 1 << 23),
 ];
-
-/// Network with stochastic depth.
-const STOCHASTIC: &str = "resnet-sd110";
 
 /// Recurrent network.
 const LSTM: &str = "lstm";
@@ -95,7 +89,7 @@ struct Row {
     /// Workload and batch.
     of: String,
     saved: f64,
-    /// Overhead of each of `SYSTEMS`; for several draws the mean.
+    /// Overhead of each of `SYSTEMS`.
     theirs: [Option<f64>; SYSTEMS.len()],
     plimsoll: Option<f64>,
     best: Runs,
@@ -152,17 +146,11 @@ impl Case {
     }
 }
 
-/// Returns the mean over draws, if there is a plan for each.
-fn mean_of(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
-    let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy, allow)).collect();
-    all.map(|all| mean(&all))
-}
-
-/// Makes a row from one case, or from a case for each seed.
-fn row(of: String, saved: f64, cases: &[Case]) -> Row {
+/// Makes the row of a case.
+fn row(of: String, saved: f64, case: &Case) -> Row {
     let (mut best, mut last, mut seconds) = (Vec::new(), Vec::new(), 0.0);
     let mut controls = [Vec::new(), Vec::new()];
-    for (seed, case) in SEEDS.into_iter().zip(cases.iter().cycle()) {
+    for seed in SEEDS {
         let request = PlanRequest { seed, ..case.request(Policy::Dqn, EVALUATIONS) };
         let start = Clock::now();
         let (outcome, log) = plan_with_log(&case.trace, &request).expect("a sound request");
@@ -174,20 +162,11 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
             made.extend(case.planned(&outcome));
         }
     }
-    let theirs = SYSTEMS.map(|(_, policy, allow)| mean_of(cases, policy, allow));
-    let plimsoll = mean_of(cases, Policy::Plimsoll, Allow::ALL);
+    let theirs = SYSTEMS.map(|(_, policy, allow)| case.policy(policy, allow));
+    let plimsoll = case.policy(Policy::Plimsoll, Allow::ALL);
     let [random, annealing] = controls.map(Runs::new);
-    Row {
-        of,
-        saved,
-        theirs,
-        plimsoll,
-        best: Runs::new(best),
-        last: Runs::new(last),
-        random,
-        annealing,
-        seconds,
-    }
+    let [best, last] = [best, last].map(Runs::new);
+    Row { of, saved, theirs, plimsoll, best, last, random, annealing, seconds }
 }
 
 /// Returns the makespan of the last policy, in seconds; `None` if everything was kept.
@@ -206,40 +185,36 @@ fn empty_table() -> Table {
     Table::new(
         "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
          saved of what is not resident: none of these moves parameters. Medians of three seeds, and from where to where they \
-         reach; with stochastic depth each seed has a draw of its own, and the others have the mean of the three.",
+         reach.",
         &format!("workload (batch) | saved | {systems} | {own}"),
         plot,
     )
 }
 
-/// Returns a workload's cases: one, or one for each seed's draw of stochastic depth.
-fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Vec<Case> {
+/// Returns a workload's case.
+fn case(scale: &Scale, name: &str, batch: u64, saved: f64) -> Case {
     let device = device("gtx1080ti", false);
-    let case = |trace| Case::new(trace, device, saved, scale.small);
-    if name == KMEANS {
-        let points = if scale.small { kmeans::FEW } else { batch };
-        return vec![case(kmeans::trace(points, &device))];
-    }
-    let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
-    let subject = || scale.subject(name, side, device);
-    if name == STOCHASTIC {
-        return SEEDS.map(|seed| case(subject().drawn(Draw { seed, step: 0 }).trace(batch))).into();
-    }
-    vec![case(subject().trace(batch))]
+    let trace = if name == KMEANS {
+        kmeans::trace(if scale.small { kmeans::FEW } else { batch }, &device)
+    } else {
+        let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
+        scale.subject(name, side, device).trace(batch)
+    };
+    Case::new(trace, device, saved, scale.small)
 }
 
 pub fn overheads(scale: &Scale) -> Table {
     let mut table = empty_table();
     let mut rows = Vec::new();
     let mut floors = BTreeMap::new();
-    let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[7]] } else { &WORKLOADS[..] };
+    let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[6]] } else { &WORKLOADS[..] };
     for (name, batch) in workloads {
         for saved in scale.pick(&REDUCTIONS, 2) {
-            let cases = cases(scale, name, *batch, *saved);
-            if let Some(case) = cases.iter().find(|case| case.budget < floor(&case.trace)) {
-                floors.insert(format!("{name} ({batch})"), percent(case.most_saved()));
+            let (case, of) = (case(scale, name, *batch, *saved), format!("{name} ({batch})"));
+            if case.budget < floor(&case.trace) {
+                floors.insert(of.clone(), percent(case.most_saved()));
             }
-            let row = row(format!("{name} ({batch})"), *saved, &cases);
+            let row = row(of, *saved, &case);
             add(&mut table, &row, scale.small || *name == PLOTTED);
             rows.push(row);
         }
@@ -257,8 +232,8 @@ pub fn overheads(scale: &Scale) -> Table {
          could not run the recomputing one on ResNet.");
     table.notes.push(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
     note!(table;
-        "Why the others have plans with stochastic depth and superneurons has some on LSTM: a draw is a trace of its own \
-         here, known before it is planned, and an LSTM is unrolled into ops, where the paper's is a single call of cuDNN.");
+        "Why superneurons has some plans on LSTM: an LSTM is unrolled into ops, where the paper's is a single call of \
+         cuDNN. The paper's stochastic depth is left out.");
     note!(table; "`-`: the policy has no plan in that memory.");
     for (of, most) in floors {
         note!(table; "{of}: no plan saves more than {most}; the rest is what a single op reads and writes.");

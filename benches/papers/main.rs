@@ -18,7 +18,6 @@ mod claims;
 mod dqn;
 mod europar;
 mod frameworks;
-mod goodput;
 mod layrub;
 mod layrub_time;
 mod plot;
@@ -45,7 +44,7 @@ type Make = fn(&Scale) -> Table;
 type Entry = (&'static str, &'static str, Make);
 
 /// All tables.
-const TABLES: [Entry; 44] = [
+const TABLES: [Entry; 43] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
     ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
     ("vdnn-fig10", "vDNN: what its policies offload", vdnn_memory::offloaded),
@@ -75,7 +74,6 @@ const TABLES: [Entry; 44] = [
     ("accudnn-fig8", "AccUDNN: memory over one iteration", accudnn_model::iteration),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
-    ("accudnn-goodput", "Ours beside AccUDNN: the update of its cluster by goodput", goodput::updates),
     ("accudnn-eq9", "AccUDNN: the learning rate of eq. (9)", rates::rates),
     ("workers-scaling", "Ours alone: 8 to 4,096 workers, and what limits them", scaling::scaling),
     ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |scale| {

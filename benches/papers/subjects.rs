@@ -10,7 +10,7 @@ use plimsoll::ir::schedule::{Command, Link, Schedule};
 use plimsoll::ir::simulate::{Timeline, simulate};
 use plimsoll::ir::trace::{Phase, Trace};
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::networks::{Draw, LowerOptions, ReluStorage, build, lower, usual};
+use plimsoll::networks::{LowerOptions, ReluStorage, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::collections::HashMap;
@@ -58,8 +58,6 @@ impl<T: Copy> Once<T> {
 pub struct Subject {
     pub network: Network,
     pub device: Modelled,
-    /// Draw of stochastic depth; `None` if the ops serve every draw.
-    draw: Option<Draw>,
     /// `true` if gradients take the places of activations.
     reuse: bool,
     /// `true` if it belongs to a small table.
@@ -108,7 +106,7 @@ impl Scale {
         let network = build(&NetworkSpec { image, ..spec }).expect("images that are large enough");
         let key = format!("{named} {image:?} {device:?}");
         let (small, kept) = (self.small, Arc::clone(&self.kept));
-        Subject { network, device, draw: None, reuse: true, small, key, kept }
+        Subject { network, device, reuse: true, small, key, kept }
     }
 }
 
@@ -118,13 +116,6 @@ fn small_of(name: &str) -> &'static str {
 }
 
 impl Subject {
-    /// Returns the same subject in an iteration with a known draw of stochastic depth.
-    pub fn drawn(mut self, draw: Draw) -> Subject {
-        self.key = format!("{} {draw:?}", self.key);
-        self.draw = Some(draw);
-        self
-    }
-
     /// Returns the same subject as the papers' frameworks train it, with no gradient in the place of an activation: ReLUs keep
     /// their outputs, neuron gradients come before parameter gradients, and those of normalisations have separate tensors.
     pub fn without_reuse(mut self) -> Subject {
@@ -143,7 +134,6 @@ impl Subject {
         let alternatives = |call: &Call| self.device.alternatives(call);
         let relu = if self.reuse { ReluStorage::Auto } else { ReluStorage::Output };
         let options = LowerOptions {
-            draw: self.draw,
             relu,
             intra_layer_reuse: self.reuse,
             alternatives: &alternatives,

@@ -83,7 +83,7 @@ impl Case {
     /// Number of trained parameters.
     pub fn parameters(&self) -> Result<u64, Error> {
         let network = build(&self.spec()).map_err(Error::usage)?;
-        Ok(network.layers.iter().map(|layer| network.parameters(layer)).sum())
+        Ok(network.all_parameters())
     }
 
     /// Opens the network on the device as the product does: cuDNN and cuBLAS, with all alternatives.
