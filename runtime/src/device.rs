@@ -143,6 +143,28 @@ pub struct Transfer {
     pub(crate) bytes: Bytes,
 }
 
+impl Transfer {
+    /// Its stream, which gives the direction.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// Offset from the start of the allocation.
+    pub fn device(&self) -> Bytes {
+        self.device
+    }
+
+    /// Offset from the start of the host memory.
+    pub fn host(&self) -> Bytes {
+        self.host
+    }
+
+    /// Bytes to copy.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
 /// A machine that executes schedules.
 ///
 /// Order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An iteration is

@@ -319,7 +319,7 @@ impl Executor {
 
     /// Waits for the end of the iteration or pass that was started.
     pub fn finish(&mut self) -> Result<(), RuntimeError> {
-        Ok(self.device.synchronise()?)
+        self.device.synchronise()
     }
 
     /// Runs one iteration with an event before and after each command, and returns the measured times. Commands that the
@@ -410,13 +410,13 @@ impl Executor {
     /// Writes a resident region; the data must have the region's length.
     pub fn write_region(&mut self, region: &Region, data: &[u8]) -> Result<(), RuntimeError> {
         same_length(region, data.len())?;
-        Ok(self.device.write(region.offset, data)?)
+        self.device.write(region.offset, data)
     }
 
     /// Reads a resident region; the data must have the region's length.
     pub fn read_region(&mut self, region: &Region, data: &mut [u8]) -> Result<(), RuntimeError> {
         same_length(region, data.len())?;
-        Ok(self.device.read(region.offset, data)?)
+        self.device.read(region.offset, data)
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Error of a library that is missing or too old.
-    fn error(&self, fault: String) -> Error {
+    fn error(&self, fault: impl std::fmt::Display) -> Error {
         let kind = self.instead.map_or(Kind::Device, Kind::Missing);
         Error::new(kind, format!("{fault}; {}", self.what_to_do))
     }
@@ -188,7 +188,7 @@ impl Search {
         if !self.usual.is_empty() {
             places.push(format!("in {}", shown(&self.usual)));
         }
-        wanted.error(format!(
+        wanted.error(format_args!(
             "{} is not on this machine: looked for {} {}",
             wanted.library,
             wanted.files.join(", "),
@@ -203,7 +203,9 @@ impl Found {
         // SAFETY: the symbol is taken as an address only; its caller gives it its type.
         match unsafe { self.library.get::<*mut c_void>(name.as_bytes()) } {
             Ok(symbol) => Ok(symbol.into_raw()),
-            Err(_) => Err(wanted.error(format!("`{}` is too old: it has no `{name}`", self.path.display()))),
+            Err(_) => {
+                Err(wanted.error(format_args!("`{}` is too old: it has no `{name}`", self.path.display())))
+            }
         }
     }
 

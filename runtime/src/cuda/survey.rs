@@ -5,7 +5,7 @@
 use super::compile::Compiler;
 use super::driver::{Driver, GpuFacts};
 use super::health::Management;
-use super::libraries;
+use super::libraries::{cublas, cudnn};
 use super::nccl;
 use super::presence::Search;
 use crate::error::Error;
@@ -44,17 +44,15 @@ pub fn survey() -> Result<Survey, Error> {
     let driver_version = management.and_then(|nvml| nvml.driver_version());
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    let (cublas, cudnn) = libraries::look(&search, version);
-    let nccl = nccl::look(&search);
     Ok(Survey {
         driver: driver.path().to_owned(),
         version,
         driver_version,
         devices,
         compiler,
-        cublas,
-        cudnn,
-        nccl,
+        cublas: cublas::look(&search, version),
+        cudnn: cudnn::look(&search),
+        nccl: nccl::look(&search),
     })
 }
 

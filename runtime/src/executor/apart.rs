@@ -113,7 +113,7 @@ impl Executor {
         let hyper = loaded.hyper().offset;
         self.device.write_in_order(hyper, own)?;
         self.enqueue_steps(&part.update);
-        Ok(self.device.write_in_order(hyper, of_pass)?)
+        self.device.write_in_order(hyper, of_pass)
     }
 
     /// Restores the data that the update of a part has overwritten, while nothing runs.
@@ -135,12 +135,12 @@ impl Executor {
         data: &mut [u8],
     ) -> Result<bool, RuntimeError> {
         same_length(region, data.len())?;
-        Ok(self.device.read_behind(part.complete, region.offset, data)?)
+        self.device.read_behind(part.complete, region.offset, data)
     }
 
     /// Returns `true` if a running pass has completed a part.
     pub(crate) fn has_completed(&mut self, part: &Part) -> Result<bool, RuntimeError> {
-        Ok(self.device.read_behind(part.complete, Bytes::ZERO, &mut [])?)
+        self.device.read_behind(part.complete, Bytes::ZERO, &mut [])
     }
 
     /// Replaces the numbers of a part that a running pass has completed.
@@ -158,7 +158,7 @@ impl Executor {
         factor: f32,
     ) -> Result<(), RuntimeError> {
         let ranges: Vec<(Bytes, u64)> = regions.map(|region| (region.offset, region.elements())).collect();
-        Ok(self.collective().sum(&ranges, factor)?)
+        self.collective().sum(&ranges, factor)
     }
 
     /// Returns `true` if the workers' devices sum by themselves.

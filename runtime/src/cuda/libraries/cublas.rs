@@ -118,7 +118,7 @@ fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf
 }
 
 /// cuBLAS's file, or why it is missing.
-pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, Error> {
+pub(in crate::cuda) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, Error> {
     find(search, driver).map(|(_, path)| path)
 }
 

@@ -245,7 +245,7 @@ fn find(search: &Search) -> Result<Library, Error> {
 }
 
 /// cuDNN's file and version, or why it is missing.
-pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), Error> {
+pub(in crate::cuda) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), Error> {
     find(search).map(|library| (library.path.clone(), library.version()))
 }
 

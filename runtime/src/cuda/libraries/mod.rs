@@ -23,8 +23,8 @@
 
 mod attention;
 mod columns;
-mod cublas;
-mod cudnn;
+pub(super) mod cublas;
+pub(super) mod cudnn;
 mod trials;
 
 use super::driver::{Context, CudaStream, given_back};
@@ -43,7 +43,6 @@ use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, Precision};
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trials::Trials;
 
@@ -198,14 +197,6 @@ impl Method {
 
 /// The alternatives of one pass at one shape, at least one; or why there is none.
 type Methods = Result<Arc<Vec<Method>>, Refusal>;
-
-/// Finds the libraries without using a device: cuBLAS's file, and cuDNN's file and version, or why they are missing.
-pub(super) fn look(
-    search: &Search,
-    driver: (u32, u32),
-) -> (Result<PathBuf, Error>, Result<(PathBuf, (u32, u32, u32)), Error>) {
-    (cublas::look(search, driver), cudnn::look(search))
-}
 
 /// The libraries of one context.
 pub(super) struct Libraries {
