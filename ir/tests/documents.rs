@@ -85,21 +85,23 @@ fn refusal(kind: &str, text: &str) -> String {
     answer.err().map_or(String::new(), |fault| fault.to_string())
 }
 
-/// A path in a document, the new value there (`None` removes the key), and the message.
-type Change = (&'static str, Option<Value>, &'static str);
-
-fn assert_refused(kind: &str, valid: fn() -> Value, changes: &[Change]) {
+/// Checks the messages that refuse changes of a valid document. A line of `changes` is a path in the document, the new value
+/// there (`-` removes the key), and the message; a backslash continues it on the next one.
+fn assert_refused(kind: &str, valid: fn() -> Value, changes: &str) {
     assert_eq!(refusal(kind, &valid().to_string()), "", "{kind}");
+    let whole = changes.split("\\\n").map(str::trim_start).collect::<String>();
     let mut wrong = String::new();
-    for (place, value, message) in changes {
+    for line in whole.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (change, message) = line.split_once(" => ").expect(line);
+        let (place, value) = change.split_once(' ').expect(line);
+        let value = (value != "-").then(|| serde_json::from_str::<Value>(value).expect(line));
         let mut document = valid();
         let (parent, key) = place.rsplit_once('/').expect("a place starts with /");
         let parent = document.pointer_mut(parent).expect(place);
         match (parent, value) {
-            (Value::Object(map), Some(value)) => drop(map.insert(key.to_owned(), value.clone())),
+            (Value::Object(map), Some(value)) => drop(map.insert(key.to_owned(), value)),
             (Value::Object(map), None) => drop(map.remove(key).expect(place)),
-            (Value::Array(items), Some(value)) => items[key.parse::<usize>().expect(place)] = value.clone(),
-            (Value::Array(items), None) => drop(items.remove(key.parse::<usize>().expect(place))),
+            (Value::Array(items), Some(value)) => items[key.parse::<usize>().expect(place)] = value,
             _ => panic!("{place}"),
         }
         let said = refusal(kind, &document.to_string());
@@ -107,7 +109,7 @@ fn assert_refused(kind: &str, valid: fn() -> Value, changes: &[Change]) {
         let said = said.split(" (line 1, column ").enumerate();
         let said: String =
             said.map(|(i, s)| if i == 0 { s } else { s.split_once(')').map_or(s, |s| s.1) }).collect();
-        if said != *message {
+        if said != message {
             wrong += &format!("{kind}{place}: {said:?}\n   instead of {message:?}\n");
         }
     }
@@ -187,129 +189,55 @@ fn traces_are_read_strictly() {
     assert_refused(
         "trace",
         trace,
-        &[
-            (
-                "/surprise",
-                Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `name`, `batch`, \
-                 `resident_bytes`, `tensors`, `ops`",
-            ),
-            ("/batch", None, "at the top level: missing field `batch`"),
-            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
-            ("/batch", Some(json!(-1)), "at batch: invalid value: integer `-1`, expected u64"),
-            ("/batch", Some(json!(1.5)), "at batch: invalid type: floating point `1.5`, expected u64"),
-            ("/batch", Some(json!("2")), r#"at batch: invalid type: string "2", expected u64"#),
-            (
-                "/resident_bytes",
-                Some(json!(-5)),
-                "at resident_bytes: invalid value: integer `-5`, expected u64",
-            ),
-            (
-                "/resident_bytes",
-                Some(json!(u64::MAX)),
-                "at tensors: all sizes together are 18446744073709551719 bytes; at most 2^62 make sense",
-            ),
-            (
-                "/resident_bytes",
-                Some(json!(1e30)),
-                "at resident_bytes: invalid type: floating point `1e+30`, expected u64",
-            ),
-            (
-                "/tensors/1/surprise",
-                Some(json!(1)),
-                "at tensors[1].surprise: unknown field `surprise`, expected one of `name`, `bytes`, `kind`",
-            ),
-            (
-                "/tensors/1/kind",
-                Some(json!("weights")),
-                "at tensors[1].kind: unknown variant `weights`, expected one of `input`, `activation`, `gradient`, `other`",
-            ),
-            ("/tensors/1/bytes", None, "at tensors[1]: missing field `bytes`"),
-            (
-                "/tensors/1/bytes",
-                Some(json!(1_u64 << 62)),
-                "at tensors: all sizes together are 4611686018427388076 bytes; at most 2^62 make sense",
-            ),
-            ("/ops", Some(json!([])), "at ops: a trace has at least one op"),
-        ],
+        r#"
+         /surprise 1 => at surprise: unknown field `surprise`, expected one of `plimsoll`, `name`, `batch`, \
+             `resident_bytes`, `tensors`, `ops`
+         /batch - => at the top level: missing field `batch`
+         /batch 0 => at batch: a batch has at least 1 sample
+         /batch -1 => at batch: invalid value: integer `-1`, expected u64
+         /batch 1.5 => at batch: invalid type: floating point `1.5`, expected u64
+         /batch "2" => at batch: invalid type: string "2", expected u64
+         /resident_bytes -5 => at resident_bytes: invalid value: integer `-5`, expected u64
+         /resident_bytes 18446744073709551615 => at tensors: all sizes together are 18446744073709551719 bytes; at \
+             most 2^62 make sense
+         /resident_bytes 1e30 => at resident_bytes: invalid type: floating point `1e+30`, expected u64
+         /tensors/1/surprise 1 => at tensors[1].surprise: unknown field `surprise`, expected one of `name`, `bytes`, \
+             `kind`
+         /tensors/1/kind "weights" => at tensors[1].kind: unknown variant `weights`, expected one of `input`, \
+             `activation`, `gradient`, `other`
+         /tensors/1/bytes - => at tensors[1]: missing field `bytes`
+         /tensors/1/bytes 4611686018427387904 => at tensors: all sizes together are 4611686018427388076 bytes; at \
+             most 2^62 make sense
+         /ops [] => at ops: a trace has at least one op
+        "#,
     );
 }
 
 #[test]
 fn ops_of_traces_are_read_strictly() {
-    let op = |key: &str, value: Value| {
-        let mut op = trace()["ops"][0].clone();
-        op[key] = value;
-        op
-    };
     assert_refused(
         "trace",
         trace,
-        &[
-            ("/ops/0/seconds", Some(json!(-0.5)), "at ops[0]: `conv` takes -0.5 seconds; needs 0 or more"),
-            ("/ops/0/seconds", Some(json!(null)), "at ops[0].seconds: invalid type: null, expected f64"),
-            (
-                "/ops/0/phase",
-                Some(json!("update")),
-                "at ops[1].phase: `back` is of the phase Backward, after Update",
-            ),
-            (
-                "/ops/0/phase",
-                Some(json!("sideways")),
-                "at ops[0].phase: unknown variant `sideways`, expected one of `forward`, `backward`, `update`",
-            ),
-            (
-                "/ops/0/reads/0",
-                Some(json!(2)),
-                "at ops[0].reads[0]: tensor 2 does not exist; there are 2 tensors",
-            ),
-            (
-                "/ops/0/reads/0",
-                Some(json!(-1)),
-                "at ops[0].reads[0]: invalid value: integer `-1`, expected u32",
-            ),
-            (
-                "/ops/0/reads/0",
-                Some(json!(1_u64 << 32)),
-                "at ops[0].reads[0]: invalid value: integer `4294967296`, expected u32",
-            ),
-            (
-                "/ops/0/reads/0",
-                Some(json!(1)),
-                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, \
-                 later; what is on the device from the start has the kind `input` or `other`",
-            ),
-            (
-                "/ops/0/writes",
-                Some(json!([])),
-                "at ops[1].reads[1]: `back` reads tensor 1 (`y`) before it is written: no op writes it; what is on \
-                 the device from the start has the kind `input` or `other`",
-            ),
-            ("/ops/0/writes", Some(json!([1, 1])), "at ops[0].writes[1]: tensor 1 is listed twice"),
-            ("/ops/1/reads", Some(json!([0, 0])), "at ops[1].reads[1]: tensor 0 is listed twice"),
-            (
-                "/ops/0",
-                Some(op("reads", json!([1]))),
-                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, \
-                 later; what is on the device from the start has the kind `input` or `other`",
-            ),
-            (
-                "/ops/0/recomputable",
-                Some(json!("yes")),
-                r#"at ops[0].recomputable: invalid type: string "yes", expected a boolean"#,
-            ),
-            (
-                "/ops/0/alternatives/0/seconds",
-                Some(json!(-1.0)),
-                "at ops[0]: `conv` takes -1 seconds; needs 0 or more",
-            ),
-            (
-                "/ops/0/alternatives/0/surprise",
-                Some(json!(1)),
-                "at ops[0].alternatives[0].surprise: unknown field `surprise`, expected one of `name`, `seconds`, \
-                 `workspace_bytes`",
-            ),
-        ],
+        r#"
+         /ops/0/seconds -0.5 => at ops[0]: `conv` takes -0.5 seconds; needs 0 or more
+         /ops/0/seconds null => at ops[0].seconds: invalid type: null, expected f64
+         /ops/0/phase "update" => at ops[1].phase: `back` is of the phase Backward, after Update
+         /ops/0/phase "sideways" => at ops[0].phase: unknown variant `sideways`, expected one of `forward`, \
+             `backward`, `update`
+         /ops/0/reads/0 2 => at ops[0].reads[0]: tensor 2 does not exist; there are 2 tensors
+         /ops/0/reads/0 -1 => at ops[0].reads[0]: invalid value: integer `-1`, expected u32
+         /ops/0/reads/0 4294967296 => at ops[0].reads[0]: invalid value: integer `4294967296`, expected u32
+         /ops/0/reads/0 1 => at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op \
+             0) writes it, later; what is on the device from the start has the kind `input` or `other`
+         /ops/0/writes [] => at ops[1].reads[1]: `back` reads tensor 1 (`y`) before it is written: no op writes it; \
+             what is on the device from the start has the kind `input` or `other`
+         /ops/0/writes [1, 1] => at ops[0].writes[1]: tensor 1 is listed twice
+         /ops/1/reads [0, 0] => at ops[1].reads[1]: tensor 0 is listed twice
+         /ops/0/recomputable "yes" => at ops[0].recomputable: invalid type: string "yes", expected a boolean
+         /ops/0/alternatives/0/seconds -1.0 => at ops[0]: `conv` takes -1 seconds; needs 0 or more
+         /ops/0/alternatives/0/surprise 1 => at ops[0].alternatives[0].surprise: unknown field `surprise`, expected \
+             one of `name`, `seconds`, `workspace_bytes`
+        "#,
     );
 }
 
@@ -318,44 +246,22 @@ fn schedules_are_read_strictly() {
     assert_refused(
         "schedule",
         schedule,
-        &[
-            (
-                "/surprise",
-                Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `trace`, `batch`, `budget_bytes`, \
-                 `pool_bytes`, `link`, `commands`, `buffers`",
-            ),
-            ("/link", None, "at the top level: missing field `link`"),
-            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
-            ("/budget_bytes", Some(json!(-1)), "at budget_bytes: invalid value: integer `-1`, expected u64"),
-            ("/pool_bytes", Some(json!(u64::MAX)), "at pool_bytes: at most 2^62 bytes make sense"),
-            (
-                "/link/surprise",
-                Some(json!(1)),
-                "at link.surprise: unknown field `surprise`, expected one of `offload_bytes_per_second`, \
-                 `prefetch_bytes_per_second`, `latency_seconds`, `duplex`",
-            ),
-            (
-                "/link/duplex",
-                Some(json!("none")),
-                "at link.duplex: unknown variant `none`, expected `full` or `half`",
-            ),
-            (
-                "/link/offload_bytes_per_second",
-                Some(json!(0.0)),
-                "at link.offload_bytes_per_second: a rate is at least 1e-9 bytes per second, not 0.0",
-            ),
-            (
-                "/link/prefetch_bytes_per_second",
-                Some(json!(-1.0)),
-                "at link.prefetch_bytes_per_second: a rate is at least 1e-9 bytes per second, not -1.0",
-            ),
-            (
-                "/link/latency_seconds",
-                Some(json!(-1e-6)),
-                "at link.latency_seconds: a latency is 0 or more, not -0.000001",
-            ),
-        ],
+        r#"
+         /surprise 1 => at surprise: unknown field `surprise`, expected one of `plimsoll`, `trace`, `batch`, \
+             `budget_bytes`, `pool_bytes`, `link`, `commands`, `buffers`
+         /link - => at the top level: missing field `link`
+         /batch 0 => at batch: a batch has at least 1 sample
+         /budget_bytes -1 => at budget_bytes: invalid value: integer `-1`, expected u64
+         /pool_bytes 18446744073709551615 => at pool_bytes: at most 2^62 bytes make sense
+         /link/surprise 1 => at link.surprise: unknown field `surprise`, expected one of `offload_bytes_per_second`, \
+             `prefetch_bytes_per_second`, `latency_seconds`, `duplex`
+         /link/duplex "none" => at link.duplex: unknown variant `none`, expected `full` or `half`
+         /link/offload_bytes_per_second 0.0 => at link.offload_bytes_per_second: a rate is at least 1e-9 bytes per \
+             second, not 0.0
+         /link/prefetch_bytes_per_second -1.0 => at link.prefetch_bytes_per_second: a rate is at least 1e-9 bytes \
+             per second, not -1.0
+         /link/latency_seconds -1e-6 => at link.latency_seconds: a latency is 0 or more, not -0.000001
+        "#,
     );
 }
 
@@ -364,142 +270,68 @@ fn commands_and_buffers_of_schedules_are_read_strictly() {
     assert_refused(
         "schedule",
         schedule,
-        &[
-            (
-                "/commands/0/do",
-                Some(json!("sleep")),
-                "at commands[0].do: unknown variant `sleep`, expected one of `compute`, `offload`, `prefetch`",
-            ),
-            ("/commands/0/do", None, "at commands[0]: missing field `do`"),
-            (
-                "/commands/0/surprise",
-                Some(json!(1)),
-                "at commands[0]: unknown field `surprise`, expected one of `op`, `again`, `alternative`, `waits`",
-            ),
-            (
-                "/commands/0/tensor",
-                Some(json!(1)),
-                "at commands[0]: unknown field `tensor`, expected one of `op`, `again`, `alternative`, `waits`",
-            ),
-            ("/commands/0/op", Some(json!(-1)), "at commands[0]: invalid value: integer `-1`, expected u32"),
-            ("/commands/0/waits", None, "at commands[0]: missing field `waits`"),
-            (
-                "/commands/1/waits/0",
-                Some(json!(-1)),
-                "at commands[1]: invalid value: integer `-1`, expected u32",
-            ),
-            (
-                "/commands/1/op",
-                Some(json!(1)),
-                "at commands[1]: unknown field `op`, expected one of `tensor`, `first_byte`, `bytes`, `waits`",
-            ),
-            (
-                "/commands/2/bytes",
-                Some(json!("all")),
-                r#"at commands[2]: invalid type: string "all", expected u64"#,
-            ),
-            ("/buffers/0/opens", None, "at buffers[0]: missing field `opens`"),
-            ("/buffers/0/closes", None, "at buffers[0]: missing field `closes`"),
-            (
-                "/buffers/0/surprise",
-                Some(json!(1)),
-                "at buffers[0].surprise: unknown field `surprise`, expected one of `tensor`, `first_byte`, `bytes`, \
-                 `workspace_of`, `offset`, `opens`, `closes`",
-            ),
-            (
-                "/buffers/0/offset",
-                Some(json!(-1)),
-                "at buffers[0].offset: invalid value: integer `-1`, expected u64",
-            ),
-            (
-                "/buffers/0/offset",
-                Some(json!(u64::MAX)),
-                "at buffers[0].offset: at most 2^62 bytes make sense",
-            ),
-            (
-                "/buffers/0/workspace_of",
-                Some(json!(0)),
-                "at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
-            ),
-            (
-                "/buffers/0/tensor",
-                None,
-                "at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
-            ),
-            (
-                "/buffers/2/bytes",
-                Some(json!(8)),
-                "at buffers[2]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
-            ),
-        ],
+        r#"
+         /commands/0/do "sleep" => at commands[0].do: unknown variant `sleep`, expected one of `compute`, `offload`, \
+             `prefetch`
+         /commands/0/do - => at commands[0]: missing field `do`
+         /commands/0/surprise 1 => at commands[0]: unknown field `surprise`, expected one of `op`, `again`, \
+             `alternative`, `waits`
+         /commands/0/tensor 1 => at commands[0]: unknown field `tensor`, expected one of `op`, `again`, \
+             `alternative`, `waits`
+         /commands/0/op -1 => at commands[0]: invalid value: integer `-1`, expected u32
+         /commands/0/waits - => at commands[0]: missing field `waits`
+         /commands/1/waits/0 -1 => at commands[1]: invalid value: integer `-1`, expected u32
+         /commands/1/op 1 => at commands[1]: unknown field `op`, expected one of `tensor`, `first_byte`, `bytes`, \
+             `waits`
+         /commands/2/bytes "all" => at commands[2]: invalid type: string "all", expected u64
+         /buffers/0/opens - => at buffers[0]: missing field `opens`
+         /buffers/0/closes - => at buffers[0]: missing field `closes`
+         /buffers/0/surprise 1 => at buffers[0].surprise: unknown field `surprise`, expected one of `tensor`, \
+             `first_byte`, `bytes`, `workspace_of`, `offset`, `opens`, `closes`
+         /buffers/0/offset -1 => at buffers[0].offset: invalid value: integer `-1`, expected u64
+         /buffers/0/offset 18446744073709551615 => at buffers[0].offset: at most 2^62 bytes make sense
+         /buffers/0/workspace_of 0 => at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a \
+             workspace (`workspace_of`)
+         /buffers/0/tensor - => at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a workspace \
+             (`workspace_of`)
+         /buffers/2/bytes 8 => at buffers[2]: a buffer holds either a `tensor` (or a piece of it) or a workspace \
+             (`workspace_of`)
+        "#,
     );
 }
 
 #[test]
 fn profiles_are_read_strictly() {
-    let two = json!([profile()["batches"][0], {"batch": 4, "iteration_seconds": [], "ops": [
-        {"name": "other", "kind": "fc", "phase": "forward", "flops": 10, "seconds": [0.125]}]}]);
     assert_refused(
         "profile",
         profile,
-        &[
-            (
-                "/surprise",
-                Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `machine`, \
-                 `budget_bytes`, `overhead_seconds`, `link`, `batches`",
-            ),
-            (
-                "/network/image",
-                Some(json!([8])),
-                "at network.image: invalid length 1, expected an array of length 2",
-            ),
-            ("/machine/threads", None, "at machine: missing field `threads`"),
-            ("/batches", Some(json!([])), "at batches: a profile holds at least one batch size"),
-            ("/batches", Some(two), "at batches[1].ops[0]: the ops are not the same at every batch size"),
-            ("/batches/0/batch", Some(json!(0)), "at batches[0].batch: a batch has at least 1 sample"),
-            (
-                "/batches/0/ops/0/seconds",
-                Some(json!([])),
-                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
-            ),
-            (
-                "/batches/0/ops/0/seconds/1",
-                Some(json!(-0.1)),
-                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
-            ),
-            ("/link/offload_alone", Some(json!([])), "at link: each way needs samples, alone and together"),
-            (
-                "/link/prefetch_together/0/seconds",
-                Some(json!(0.0)),
-                "at link: a transfer takes more than 0 seconds",
-            ),
-            (
-                "/link/pageable",
-                Some(json!({"offload": [{"bytes": 4, "seconds": 0.0}], "prefetch": []})),
-                "at link: a transfer takes more than 0 seconds",
-            ),
-            (
-                "/link/beside",
-                Some(json!({"bytes": 4, "alone": [0.1], "offloading": [], "prefetching": [0.0], "both": []})),
-                "at link.beside: an op beside transfers takes more than 0 seconds",
-            ),
-            (
-                "/machine/health",
-                Some(json!({"celsius": 40, "others": [{"pid": -7}]})),
-                "at machine.health.others[0].pid: invalid value: integer `-7`, expected u32",
-            ),
-            (
-                "/batches/0/ops/0/alternatives",
-                Some(json!([{"name": "lean", "workspace_bytes": 0, "seconds": [-0.5]}])),
-                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
-            ),
-            (
-                "/link/prefetch_together/0/bytes",
-                Some(json!(-4)),
-                "at link.prefetch_together[0].bytes: invalid value: integer `-4`, expected u64",
-            ),
-        ],
+        r#"
+         /surprise 1 => at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `machine`, \
+             `budget_bytes`, `overhead_seconds`, `link`, `batches`
+         /network/image [8] => at network.image: invalid length 1, expected an array of length 2
+         /machine/threads - => at machine: missing field `threads`
+         /batches [] => at batches: a profile holds at least one batch size
+         /batches [{"batch": 2, "iteration_seconds": [], "ops": [{"name": "fc", "kind": "fc", "phase": "forward", \
+             "flops": 10, "seconds": [0.125]}]}, {"batch": 4, "iteration_seconds": [], "ops": [{"name": "other", \
+             "kind": "fc", "phase": "forward", "flops": 10, "seconds": [0.125]}]}] => at batches[1].ops[0]: the ops \
+             are not the same at every batch size
+         /batches/0/batch 0 => at batches[0].batch: a batch has at least 1 sample
+         /batches/0/ops/0/seconds [] => at batches[0].ops[0]: an op needs at least one time, and times are 0 or more
+         /batches/0/ops/0/seconds/1 -0.1 => at batches[0].ops[0]: an op needs at least one time, and times are 0 or \
+             more
+         /link/offload_alone [] => at link: each way needs samples, alone and together
+         /link/prefetch_together/0/seconds 0.0 => at link: a transfer takes more than 0 seconds
+         /link/pageable {"offload": [{"bytes": 4, "seconds": 0.0}], "prefetch": []} => at link: a transfer takes \
+             more than 0 seconds
+         /link/beside {"bytes": 4, "alone": [0.1], "offloading": [], "prefetching": [0.0], "both": []} => at \
+             link.beside: an op beside transfers takes more than 0 seconds
+         /machine/health {"celsius": 40, "others": [{"pid": -7}]} => at machine.health.others[0].pid: invalid value: \
+             integer `-7`, expected u32
+         /batches/0/ops/0/alternatives [{"name": "lean", "workspace_bytes": 0, "seconds": [-0.5]}] => at \
+             batches[0].ops[0]: an op needs at least one time, and times are 0 or more
+         /link/prefetch_together/0/bytes -4 => at link.prefetch_together[0].bytes: invalid value: integer `-4`, \
+             expected u64
+        "#,
     );
 }
 
@@ -508,41 +340,23 @@ fn configs_are_read_strictly() {
     assert_refused(
         "config",
         config,
-        &[
-            (
-                "/surprise",
-                Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
-                 `threads`, `link`, `paced`, `deterministic`, `precision`, `modelled`, `modelled_error`, `optimizer`, \
-                 `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `learning_rate`, `predicted`, \
-                 `measured`",
-            ),
-            ("/schedule", None, "at the top level: missing field `schedule`"),
-            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
-            ("/threads", Some(json!(0)), "at threads: there are 1 to 1024 compute threads"),
-            ("/threads", Some(json!(-2)), "at threads: invalid value: integer `-2`, expected u32"),
-            (
-                "/learning_rate/rate",
-                Some(json!(0.0)),
-                "at learning_rate.rate: a learning rate is above 0, and f32 holds it: from 1.2e-38 to 3.4e38",
-            ),
-            ("/learning_rate/base_batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
-            (
-                "/learning_rate/rule",
-                Some(json!("guess")),
-                "at learning_rate.rule: unknown variant `guess`, expected one of `linear`, `square-root`, `accudnn`",
-            ),
-            (
-                "/predicted/peak_bytes",
-                Some(json!(0.5)),
-                "at predicted.peak_bytes: invalid type: floating point `0.5`, expected u64",
-            ),
-            (
-                "/measured",
-                Some(json!({"iteration_seconds": 1.0})),
-                "at measured: missing field `relative_error`",
-            ),
-        ],
+        r#"
+         /surprise 1 => at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, \
+             `device`, `threads`, `link`, `paced`, `deterministic`, `precision`, `modelled`, `modelled_error`, \
+             `optimizer`, `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, \
+             `learning_rate`, `predicted`, `measured`
+         /schedule - => at the top level: missing field `schedule`
+         /batch 0 => at batch: a batch has at least 1 sample
+         /threads 0 => at threads: there are 1 to 1024 compute threads
+         /threads -2 => at threads: invalid value: integer `-2`, expected u32
+         /learning_rate/rate 0.0 => at learning_rate.rate: a learning rate is above 0, and f32 holds it: from \
+             1.2e-38 to 3.4e38
+         /learning_rate/base_batch 0 => at batch: a batch has at least 1 sample
+         /learning_rate/rule "guess" => at learning_rate.rule: unknown variant `guess`, expected one of `linear`, \
+             `square-root`, `accudnn`
+         /predicted/peak_bytes 0.5 => at predicted.peak_bytes: invalid type: floating point `0.5`, expected u64
+         /measured {"iteration_seconds": 1.0} => at measured: missing field `relative_error`
+        "#,
     );
 }
 

@@ -1,7 +1,7 @@
 //! Ways to break a schedule, for the property tests.
 
 use plimsoll_ir::ids::{BufferId, CommandId, OpId, TensorId};
-use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule, alternative_of};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule, Stream, alternative_of};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_testing::Random;
@@ -12,31 +12,20 @@ pub type Change = fn(&mut Trace, &mut Schedule, &mut Random) -> bool;
 /// Changes that may or may not break a schedule; the referee judges the result.
 pub const CHANGES: &[(&str, Change)] = &[
     ("drop a wait", |_, s, r| drop_wait(s, r)),
-    ("drop all waits of a command", |_, s, r| {
-        pick_command(s, r, |c| !c.waits().is_empty()).map(|i| s.commands[i].waits_mut().clear()).is_some()
-    }),
-    ("drop all waits of an offload", |_, s, r| {
-        let picked = pick_command(s, r, |c| matches!(c, Command::Offload { waits, .. } if !waits.is_empty()));
-        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
-    }),
-    ("drop all waits of a prefetch", |_, s, r| {
-        let picked =
-            pick_command(s, r, |c| matches!(c, Command::Prefetch { waits, .. } if !waits.is_empty()));
-        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
-    }),
+    ("drop all waits of a command", |_, s, r| drop_all_waits(s, r, &Stream::ALL)),
+    ("drop all waits of an offload", |_, s, r| drop_all_waits(s, r, &[Stream::Offload])),
+    ("drop all waits of a prefetch", |_, s, r| drop_all_waits(s, r, &[Stream::Prefetch])),
     ("no room is short, drop a wait", |_, s, r| {
         apart(s);
         drop_wait(s, r)
     }),
     ("no room is short, drop all waits of an offload", |_, s, r| {
         apart(s);
-        let picked = pick_command(s, r, |c| matches!(c, Command::Offload { waits, .. } if !waits.is_empty()));
-        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+        drop_all_waits(s, r, &[Stream::Offload])
     }),
     ("no room is short, drop all waits of a compute command", |_, s, r| {
         apart(s);
-        let picked = pick_command(s, r, |c| matches!(c, Command::Compute { waits, .. } if !waits.is_empty()));
-        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+        drop_all_waits(s, r, &[Stream::Compute])
     }),
     ("add a wait", |_, s, r| {
         let i = r.below(s.commands.len() as u64) as usize;
@@ -55,14 +44,10 @@ pub const CHANGES: &[(&str, Change)] = &[
         let i = r.below(s.commands.len() as u64) as usize;
         i > 0 && {
             s.commands.swap(i - 1, i);
-            rename(s, |c| {
-                if c == i {
-                    i - 1
-                } else if c + 1 == i {
-                    i
-                } else {
-                    c
-                }
+            rename(s, |c| match c {
+                _ if c == i => i - 1,
+                _ if c + 1 == i => i,
+                _ => c,
             });
             true
         }
@@ -75,31 +60,17 @@ pub const CHANGES: &[(&str, Change)] = &[
     }),
     ("another op", |t, s, r| {
         let other = OpId::new(r.below(t.ops.len() as u64) as usize);
-        change_compute(s, r, |command| {
-            let Command::Compute { op, alternative, .. } = command else { return };
-            (*op, *alternative) = (other, None);
-        })
+        change_compute(s, r, &[false, true], |op, _, alternative| (*op, *alternative) = (other, None))
     }),
     ("another op again", |t, s, r| {
-        let again = |c: &Command| matches!(c, Command::Compute { again: true, .. });
         let other = OpId::new(r.below(t.ops.len() as u64) as usize);
-        let Some(i) = pick_command(s, r, again) else { return false };
-        if let Command::Compute { op, alternative, .. } = &mut s.commands[i] {
-            (*op, *alternative) = (other, None);
-        }
-        true
+        change_compute(s, r, &[true], |op, _, alternative| (*op, *alternative) = (other, None))
     }),
     ("for the first time or again", |_, s, r| {
-        change_compute(s, r, |command| {
-            let Command::Compute { again, .. } = command else { return };
-            *again = !*again;
-        })
+        change_compute(s, r, &[false, true], |_, again, _| *again = !*again)
     }),
     ("in the plain way", |_, s, r| {
-        change_compute(s, r, |command| {
-            let Command::Compute { alternative, .. } = command else { return };
-            *alternative = None;
-        })
+        change_compute(s, r, &[false, true], |_, _, alternative| *alternative = None)
     }),
     ("a transfer the other way", |_, s, r| {
         let Some(i) = pick_command(s, r, |c| c.transfer().is_some()) else { return false };
@@ -137,9 +108,7 @@ pub const CHANGES: &[(&str, Change)] = &[
         change_buffer(s, r, |b, r| b.offset.0 = r.below(pool.saturating_add(1)))
     }),
     ("a buffer at the end of a larger pool", |_, s, r| {
-        let end = s.pool_bytes.0;
-        (s.pool_bytes.0, s.budget_bytes.0) =
-            (end.saturating_add(1000), s.budget_bytes.0.saturating_add(1000));
+        let end = enlarge(s);
         change_buffer(s, r, |b, _| b.offset.0 = end)
     }),
     ("one close less", |_, s, r| {
@@ -177,9 +146,7 @@ pub const CHANGES: &[(&str, Change)] = &[
         }
     }),
     ("a buffer twice, in a larger pool", |t, s, r| {
-        let end = s.pool_bytes.0;
-        (s.pool_bytes.0, s.budget_bytes.0) =
-            (end.saturating_add(1000), s.budget_bytes.0.saturating_add(1000));
+        let end = enlarge(s);
         let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
         let mut twin = s.buffers[at].clone();
         twin.offset.0 = end;
@@ -215,21 +182,19 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
         true
     }),
     ("an op twice", 1, |_, s, r| {
-        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: false, .. })) else {
-            return false;
-        };
-        let twin = s.commands[i].clone();
-        s.commands.push(twin);
-        true
+        let first = |c: &Command| matches!(c, Command::Compute { again: false, .. });
+        let twin = pick_command(s, r, first).map(|i| s.commands[i].clone());
+        let there = twin.is_some();
+        s.commands.extend(twin);
+        there
     }),
     ("an op before its turn", 1, |t, s, r| {
-        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: false, .. })) else {
-            return false;
-        };
-        let Command::Compute { op, alternative, .. } = &mut s.commands[i] else { return false };
-        op.0 = op.0.saturating_add(1);
-        *alternative = None;
-        op.index() < t.ops.len()
+        let mut there = false;
+        change_compute(s, r, &[false], |op, _, alternative| {
+            (*op, *alternative) = (OpId(op.0.saturating_add(1)), None);
+            there = op.index() < t.ops.len();
+        });
+        there
     }),
     ("no closes", 2, |_, s, r| change_buffer(s, r, |b, _| b.closes.clear())),
     ("no workspace", 2, |t, s, r| {
@@ -255,12 +220,7 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
         true
     }),
     ("not recomputable", 3, |t, s, r| {
-        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: true, .. })) else {
-            return false;
-        };
-        let Command::Compute { op, .. } = s.commands[i] else { return false };
-        t.ops[op.index()].recomputable = false;
-        true
+        change_compute(s, r, &[true], |op, _, _| t.ops[op.index()].recomputable = false)
     }),
     ("a buffer twice in one place", 4, |t, s, r| {
         let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
@@ -313,6 +273,13 @@ fn apart(s: &mut Schedule) {
     s.budget_bytes = after(s.budget_bytes, places.len());
 }
 
+/// Adds 1000 bytes to the pool and the budget; returns the former end of the pool.
+fn enlarge(s: &mut Schedule) -> u64 {
+    let end = s.pool_bytes.0;
+    (s.pool_bytes.0, s.budget_bytes.0) = (end.saturating_add(1000), s.budget_bytes.0.saturating_add(1000));
+    end
+}
+
 fn drop_wait(s: &mut Schedule, r: &mut Random) -> bool {
     let Some(i) = pick_command(s, r, |c| !c.waits().is_empty()) else { return false };
     let waits = s.commands[i].waits_mut();
@@ -335,9 +302,25 @@ fn pick_tensor_buffer(t: &Trace, s: &Schedule, r: &mut Random) -> Option<usize> 
     r.pick(&all)
 }
 
-fn change_compute(s: &mut Schedule, r: &mut Random, change: impl FnOnce(&mut Command)) -> bool {
-    let picked = pick_command(s, r, |c| c.transfer().is_none());
-    picked.map(|i| change(&mut s.commands[i])).is_some()
+/// Drops all waits of a command of one of these streams.
+fn drop_all_waits(s: &mut Schedule, r: &mut Random, streams: &[Stream]) -> bool {
+    let picked = pick_command(s, r, |c| streams.contains(&c.stream()) && !c.waits().is_empty());
+    picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+}
+
+/// Changes a compute command that is a first run or a recompute, as `kinds` has it.
+fn change_compute(
+    s: &mut Schedule,
+    r: &mut Random,
+    kinds: &[bool],
+    change: impl FnOnce(&mut OpId, &mut bool, &mut Option<u32>),
+) -> bool {
+    let picked = pick_command(s, r, |c| matches!(c, Command::Compute { again, .. } if kinds.contains(again)));
+    let Some(Command::Compute { op, again, alternative, .. }) = picked.map(|i| &mut s.commands[i]) else {
+        return false;
+    };
+    change(op, again, alternative);
+    true
 }
 
 type Piece = Option<Bytes>;
