@@ -274,8 +274,9 @@ fn fits(schema: &Value, document: &Value) {
     }
 }
 
-/// Words before advice, or before the valid values. Every message has some of them.
-const REMEDIES: [&str; 5] = ["  help: ", "try '--help'", "; ", "expected ", "whole number"];
+/// Words before advice, before the valid values, or before the place of a fault. Every message has some of them.
+const REMEDIES: [&str; 7] =
+    ["  help: ", "try '--help'", "; ", "expected ", "whole number", ": at ", " is more than "];
 
 #[test]
 fn bad_input_is_refused_and_told_what_to_do() {
