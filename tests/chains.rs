@@ -41,7 +41,6 @@ fn every_graph_of_the_zoo_is_grouped_into_a_chain() {
         ("inception_v3", 8, 0.6),
         ("densenet121", 8, 0.6),
         ("mobilenet_v2", 8, 0.6),
-        ("resnet-sd32", 64, 0.6),
         ("unet", 1, 0.9),
         ("lstm", 64, 0.9),
         ("gpt-tiny", 8, 0.9),

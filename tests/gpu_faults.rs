@@ -2,6 +2,7 @@
 //! is kept.
 #![cfg(unix)]
 
+use crate::program::{PROGRAM, change, checked, copied, patiently};
 use crate::study_folder::by_hand;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,14 +28,8 @@ fn make() -> Option<Libraries> {
     let built: PathBuf = test.with_file_name("libplimsoll_standin.so");
     assert!(built.is_file(), "cargo builds the library beside its tests: {}", built.display());
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in [
-        "libcuda.so.1",
-        "libnvrtc.so.13",
-        "libcublas.so.13",
-        "libcudnn.so.9",
-        "libnccl.so.2",
-        "libnvidia-ml.so.1",
-    ] {
+    for name in ["cuda.so.1", "nvrtc.so.13", "cublas.so.13", "cudnn.so.9", "nccl.so.2", "nvidia-ml.so.1"] {
+        let name = format!("lib{name}");
         std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
     }
     Some(Libraries { folder })
@@ -49,7 +44,7 @@ impl Libraries {
 
     /// Runs the program; `answer` is the driver's answer to one call.
     pub(crate) fn run(&self, arguments: &str, answer: &str, more: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let mut command = Command::new(PROGRAM);
         self.given_to(command.args(arguments.split_whitespace()));
         if !answer.is_empty() {
             command.env("PLIMSOLL_STANDIN_ANSWER", answer);
@@ -59,30 +54,10 @@ impl Libraries {
     }
 }
 
-/// Runs the program until the machine, which tests share, is calm enough for it to measure.
-fn patiently(run: impl Fn() -> Output) -> Output {
-    const TOO_NOISY: Option<i32> = Some(5);
-    let tries = (0..8).map(|_| run());
-    let mut last = None;
-    for output in tries {
-        let noisy = output.status.code() == TOO_NOISY;
-        last = Some(output);
-        if !noisy {
-            break;
-        }
-    }
-    last.expect("it ran")
-}
-
 /// Checks the exit code, and that stderr contains all these texts.
 #[track_caller]
 pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for words in says {
-        assert!(said.contains(words), "`{words}` in: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
+    checked("the program", output, code, says);
 }
 
 /// Options of a small task, with few batch sizes to plan for.
@@ -98,10 +73,7 @@ pub(crate) fn tuned(libraries: &Libraries, study: &Path) {
         folder
     });
     std::fs::create_dir(study).expect("a folder");
-    for file in std::fs::read_dir(tuned.path().join("study")).expect("it was tuned") {
-        let file = file.expect("a file").path();
-        std::fs::copy(&file, study.join(file.file_name().expect("a name"))).expect("a copy");
-    }
+    copied(&tuned.path().join("study"), study);
 }
 
 #[test]
@@ -117,11 +89,8 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     start("", &[("CUDA_VISIBLE_DEVICES", "")], &["CUDA_VISIBLE_DEVICES is ``", "unset it", "nvidia-smi -L"]);
     start("", &[("CUDA_VISIBLE_DEVICES", "7")], &["CUDA_VISIBLE_DEVICES is `7`"]);
     // The driver is older than the runtime, or its halves do not match.
-    start(
-        "cuInit:0:803",
-        &[],
-        &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine after the update"],
-    );
+    let mismatch = ["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine after the update"];
+    start("cuInit:0:803", &[], &mismatch);
     start("cuModuleLoadData:0:222:lost", &[], &["the driver is older than NVRTC", "PLIMSOLL_CUDA_LIBRARIES"]);
     let larger = "profile --network mlp --device cuda --budget 101% --study none";
     check(&libraries.run(larger, "", &[]), 2, &["GiB of the device", "lower --budget"]);
@@ -130,11 +99,8 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     // Another process took the memory between the query and the allocation.
     start("cuMemAlloc_v2:0:2", &[], &["of device memory are needed", "--budget", "plimsoll doctor"]);
     start("cuMemHostRegister_v2:0:2", &[], &["of pinned host memory are needed"]);
-    start(
-        "cuMemHostRegister_v2:0:801",
-        &[],
-        &["cuMemHostRegister", "CUDA_ERROR_NOT_SUPPORTED", "page-locked"],
-    );
+    let unlocked = ["cuMemHostRegister", "CUDA_ERROR_NOT_SUPPORTED", "page-locked"];
+    start("cuMemHostRegister_v2:0:801", &[], &unlocked);
 }
 
 /// A different process on the device, heat (bit 0x20), and a container in which this process does not know its own id.
@@ -156,21 +122,10 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     check(&output, code, &[&format!("{other} computes on the device, too"), "slowed down (heat)"]);
     check(&patiently(|| libraries.run(&profile, "", &[SHARED])), 0, &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(
-        (said.matches("4242").count(), said.contains("99999")),
-        (1, false),
-        "once, and not itself: {said}"
-    );
+    assert!(said.matches("4242").count() == 1 && !said.contains("99999"), "once, and not itself: {said}");
     let kept = std::fs::read_to_string(study.join("network.profile.json")).expect("it was written");
-    for words in [
-        "\"slowed_by\"",
-        "\"heat\"",
-        "4242",
-        "\"generation\":5",
-        "\"clock_mhz\"",
-        "\"pageable\"",
-        "\"best\":700.0",
-    ] {
+    let words = [r#""slowed_by""#, r#""heat""#, "4242", r#""generation":5"#, r#""clock_mhz""#];
+    for words in words.into_iter().chain([r#""pageable""#, r#""best":700.0"#]) {
         assert!(kept.contains(words), "`{words}` in the profile");
     }
     let doctor = libraries.run("doctor", "", &[SHARED]);
@@ -192,22 +147,16 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
 fn doctor_starts_every_device_and_says_what_does_not_start() {
     let Some(libraries) = libraries() else { return };
     let doctor = |answer: &str, says: &[&str]| {
-        let output = libraries.run("doctor --format json", answer, &[]);
+        let output = libraries.run("doctor --format json", answer, &[SHARED]);
         check(&output, 0, &[]);
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         for words in says {
             assert!(told.contains(words), "`{words}` in: {told}");
         }
     };
-    doctor(
-        "",
-        &[
-            "machine code for sm_90",
-            "cache/plimsoll/kernels-sm_90-nvrtc",
-            "they start",
-            "the libraries compute all 65",
-        ],
-    );
+    let kernels = "cache/plimsoll/kernels-sm_90-nvrtc";
+    doctor("", &["machine code for sm_90", kernels, "they start", "the libraries compute all 65"]);
+    doctor("", &["Plimsoll stand-in", "4242"]);
     // A cuDNN with a missing part: it fails at its start, at the first query, or at the first computation.
     for (call, says) in [
         ("cudnnCreate", "cuda:0 does not start: "),
@@ -251,17 +200,11 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     check(&run("cuMemAlloc_v2:0:2", ""), 4, &["of device memory are needed", none]);
     let kept = study.join("training.safetensors");
     // Memory for the copies is refused.
-    check(
-        &run("cuMemHostRegister_v2:0:801", ""),
-        4,
-        &["page-locked", "for two copies of the state", "--save-every 5min"],
-    );
+    let says = ["page-locked", "for two copies of the state", "--save-every 5min"];
+    check(&run("cuMemHostRegister_v2:0:801", ""), 4, &says);
     // A kernel fails before anything was saved.
-    check(
-        &run("cuStreamSynchronize:60:719:lost", "--save-every 5min"),
-        4,
-        &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
-    );
+    let lost = run("cuStreamSynchronize:60:719:lost", "--save-every 5min");
+    check(&lost, 4, &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"]);
     assert!(!kept.exists());
     // Without an interval, every iteration's state is copied during the next iteration. So wherever in an iteration the device
     // is lost, the kept state is the one before it, or the one before that if the copy was not complete. Each iteration waits
@@ -306,16 +249,14 @@ fn test_loss(output: &Output) -> Option<String> {
 fn after_a_lost_device_the_same_command_goes_on_from_what_was_kept() {
     let Some(libraries) = libraries() else { return };
     let folder = by_hand("mlp", "100%", |config| config["device"] = "cuda: Plimsoll stand-in".into());
-    let trace = folder.path().join("trace.json");
     // The device's libraries have more workspace than the processor: at most 32 MiB.
-    let text = std::fs::read_to_string(&trace).expect("a trace");
-    let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    for op in document["ops"].as_array_mut().expect("ops") {
-        op["workspace_bytes"] = (32 << 20).into();
-    }
-    std::fs::write(&trace, document.to_string()).expect("a file");
+    change(&folder.path().join("trace.json"), |trace| {
+        for op in trace["ops"].as_array_mut().expect("ops") {
+            op["workspace_bytes"] = (32 << 20).into();
+        }
+    });
     let plan = "plan trace.json --budget 100% --link 1GB/s --no-recompute -o study/chosen.schedule.json";
-    crate::study_folder::check(folder.path(), plan, 0, &[]);
+    crate::program::check(folder.path(), plan, 0, &[]);
     let study = folder.path().join("study");
     let run = |answer: &str| two_epochs(libraries, &study, answer, "--format json");
     let whole = run("");

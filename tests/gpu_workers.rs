@@ -4,6 +4,7 @@
 
 use crate::gpu_faults::{check, kept_iterations, libraries, tuned};
 use crate::mpi::{ended, launchers, mpirun};
+use crate::program::{change, read_json};
 use std::fs;
 
 /// Number of a machine's GPUs, for the stand-in.
@@ -16,10 +17,7 @@ fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
     tuned(libraries, &study);
-    let config: serde_json::Value =
-        serde_json::from_slice(&fs::read(study.join("chosen.config.json")).expect("it was tuned"))
-            .expect("JSON");
-    let global = 2 * config["batch"].as_u64().expect("a batch");
+    let global = 2 * read_json(&study.join("chosen.config.json"))["batch"].as_u64().expect("a batch");
     let line =
         format!("run {} --data synthetic:300 --epochs 1 --global-batch {global} --fresh", study.display());
     let state = || fs::read(study.join("training.safetensors")).expect("it was trained");
@@ -84,14 +82,8 @@ fn gpus_that_sum_by_nccl_train_as_it_was_tuned() {
     let tune = |device: &str, study: &str| {
         let workers = "--workers 2 --interconnect 100Gbit/s --nccl";
         let study = folder.path().join(study);
-        libraries.run(
-            &format!(
-                "tune --network mlp --max-batch 34 --device {device} {workers} --study {}",
-                study.display()
-            ),
-            "",
-            &[],
-        )
+        let tune = format!("tune --network mlp --max-batch 34 --device {device} {workers}");
+        libraries.run(&format!("{tune} --study {}", study.display()), "", &[])
     };
     check(&tune("cpu", "refused"), 2, &["NCCL sums on GPUs alone", "leave --nccl out"]);
     let modelled = tune("h100", "modelled");
@@ -99,19 +91,12 @@ fn gpus_that_sum_by_nccl_train_as_it_was_tuned() {
     assert!(String::from_utf8_lossy(&modelled.stdout).contains("by NCCL, on the GPUs"), "{modelled:?}");
     // Measurements on the stand-in, for the workers of the other study.
     tuned(libraries, &study);
-    let read = |path: &std::path::Path| -> serde_json::Value {
-        let config = fs::read(path.join("chosen.config.json")).expect("it was tuned");
-        serde_json::from_slice(&config).expect("JSON")
-    };
-    let (mut config, of_modelled) = (read(&study), read(&folder.path().join("modelled")));
-    let global_batch = 2 * config["batch"].as_u64().expect("a batch");
-    config["cluster"] = of_modelled["cluster"].clone();
-    config["cluster"]["global_batch"] = global_batch.into();
-    fs::write(study.join("chosen.config.json"), config.to_string()).expect("a file");
-    let sums = study.join("checksums.txt");
-    let listed = fs::read_to_string(&sums).expect("they were written");
-    let others: Vec<&str> = listed.lines().filter(|line| !line.contains("chosen.config.json")).collect();
-    fs::write(&sums, others.join("\n") + "\n").expect("a file");
+    let cluster = read_json(&folder.path().join("modelled/chosen.config.json"))["cluster"].clone();
+    change(&study.join("chosen.config.json"), |config| {
+        config["cluster"] = cluster;
+        config["cluster"]["global_batch"] = (2 * config["batch"].as_u64().expect("a batch")).into();
+    });
+    fs::remove_file(study.join("checksums.txt")).expect("they were written");
     let study = study.display();
     let run = |options: &str, answer: &str| {
         libraries.run(&format!("run {study} --data synthetic:300 {options}"), answer, &[(GPUS, "2")])

@@ -1,17 +1,17 @@
 //! Ctrl-C in every phase of `auto`: exit code 130, and the same command continues from the study's folder.
 #![cfg(unix)]
 
+use crate::program::{check, command, list, read_json};
+use crate::study_folder::press_ctrl_c;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Runs `auto` in a study; if a marker is given, presses Ctrl-C when a line on stderr contains it. Returns exit code and
 /// stderr.
 fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["auto", "--epochs", "12", "--study"])
-        .arg(study)
-        .env("XDG_CACHE_HOME", study.with_file_name("cache"))
+    let folder = study.parent().expect("it is in a folder");
+    let mut child = command(folder, "auto --epochs 12 --study study")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -22,8 +22,7 @@ fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
         let line = line.expect("stderr is text");
         if !pressed && press_at.is_some_and(|marker| line.contains(marker)) {
             pressed = true;
-            let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-            assert!(sent.expect("kill is there").success());
+            press_ctrl_c(&child);
         }
         said.push_str(&line);
         said.push('\n');
@@ -55,41 +54,25 @@ fn every_phase_stops_and_goes_on() {
 fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) {
     let state = || std::fs::read(study.join("training.safetensors")).expect("training was saved");
     let before = state();
-    let out = folder.join("events.json");
-    let run = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["run", "--epochs", "12", "--trace-out"])
-        .args([&out, study])
-        .env("XDG_CACHE_HOME", folder.join("cache"))
-        .output()
-        .expect("the program starts");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    check(folder, "run --epochs 12 --trace-out events.json study", 0, &[]);
     assert!(state() == before, "what was trained is as it was");
     // A refused command discards nothing, and nothing overwrites the study's files.
-    let refused = |line: &[&str], expected: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-            .args(line)
-            .env("XDG_CACHE_HOME", folder.join("cache"))
-            .current_dir(study)
-            .output()
-            .expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(expected), "{line:?}: {said}");
+    let refused = |line: &str, expected: &str| {
+        check(study, line, 2, &[expected]);
         assert!(state() == before, "what was trained is as it was");
     };
     for out in ["chosen.schedule.json", "training.safetensors", "tuning.json"] {
-        refused(&["run", ".", "--epochs", "12", "--fresh", "--trace-out", out], "would be overwritten");
-        refused(&["report", ".", "-o", out], "would be overwritten");
+        refused(&format!("run . --epochs 12 --fresh --trace-out {out}"), "would be overwritten");
+        refused(&format!("report . -o {out}"), "would be overwritten");
     }
-    refused(&["run", ".", "--fresh", "--trace-out", "a", "--memory-snapshot", "a"], "would be overwritten");
-    refused(&["run", ".", "--fresh", "--trace-out", "no/such"], "cannot write no/such");
-    refused(&["run", ".", "--fresh", "--data", "synthetic:5"], "fewer than the batch");
+    refused("run . --fresh --trace-out no/such", "cannot write no/such");
+    refused("run . --fresh --data synthetic:5", "fewer than the batch");
     let other = std::fs::File::open(study).expect("a folder");
     other.lock().expect("nobody trains in it");
-    refused(&["run", ".", "--fresh"], "another run measures, tunes or trains in");
+    refused("run . --fresh", "another run measures, tunes or trains in");
     drop(other);
-    let events = std::fs::read_to_string(out).expect("the events");
-    let events: serde_json::Value = serde_json::from_str(&events).expect("JSON");
-    let events = events["traceEvents"].as_array().expect("a list");
+    let events = read_json(&folder.join("events.json"));
+    let events = list(&events["traceEvents"]);
     let slices = |pid: u32| {
         let own = events.iter().filter(|e| e["ph"] == "X" && e["pid"] == pid && e["cat"] != "stall");
         own.map(|e| e["name"].as_str().expect("a name")).collect::<Vec<_>>()

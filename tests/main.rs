@@ -4,7 +4,6 @@
 
 mod chains;
 mod command_line;
-mod draws;
 mod examples;
 mod export;
 mod gpu_faults;
@@ -16,6 +15,8 @@ mod optimizers;
 mod own_data;
 mod pictures;
 mod precision;
+#[path = "support/program.rs"]
+mod program;
 mod report;
 mod report_page;
 mod said;

@@ -5,14 +5,15 @@ mod fit;
 #[path = "../benches/devices/published.rs"]
 mod published;
 
+use crate::program::{check, checked, json, list, number, output, printed, read_json};
 use plimsoll::ir::Precision;
 use plimsoll::ir::program::{Call, Program};
 use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{GENERATIONS, Generation, Modelled, SHEETS, sheet};
 use published::{Judged, held_out, judged, sources, spread, to_state};
 use serde_json::Value;
+use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// Returns every published throughput, with the model's.
@@ -153,17 +154,13 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
 /// alternatives, which transform in f32; the other devices are refused by name.
 #[test]
 fn bf16_is_modelled_where_the_data_sheet_has_it() {
-    let with = SHEETS.iter().filter(|sheet| sheet.bf16_peak.is_some());
-    let with: Vec<&str> = with.map(|sheet| sheet.name).collect();
-    assert_eq!(with, ["a100-40gb", "rtx4090", "h100", "h200"]);
-    for sheet in SHEETS.iter().filter(|sheet| sheet.bf16_peak.is_some()) {
+    for name in ["a100-40gb", "rtx4090", "h100", "h200"] {
+        let sheet = sheet(name).expect("a device that is modelled");
+        assert!(sheet.bf16_peak.is_some(), "{name}");
         for (network, batch) in [("vgg16", 4), ("resnet50", 32), ("bert", 2)] {
             let [tf32, bf16] = [Precision::Tf32, Precision::Bf16].map(|precision| {
-                timed(
-                    network,
-                    batch,
-                    &Modelled { precision, fast_alternatives: false, ..Modelled::new(sheet) },
-                )
+                let device = Modelled { precision, fast_alternatives: false, ..Modelled::new(sheet) };
+                timed(network, batch, &device)
             });
             for (slow, fast) in tf32.trace.ops.iter().zip(&bf16.trace.ops) {
                 assert!(fast.seconds <= slow.seconds, "{} {network} {}", sheet.name, slow.name);
@@ -188,57 +185,29 @@ fn links_are_what_euro_par_measured_and_twice_that_a_generation() {
     }
 }
 
-fn plimsoll(folder: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(line.split_whitespace())
-        .current_dir(folder)
-        .env("XDG_CONFIG_HOME", folder)
-        .env("XDG_CACHE_HOME", folder)
-        .output()
-        .expect("the program starts")
-}
-
-/// Runs a line that ends with this code; returns stdout and stderr.
+/// Runs a line that succeeds; returns stdout and stderr.
 #[track_caller]
-fn told(folder: &Path, line: &str, code: i32) -> [String; 2] {
-    let output = plimsoll(folder, line);
-    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
-    assert_eq!(output.status.code(), Some(code), "{line}\n{out}{err}");
-    [out, err]
-}
-
-fn json(path: &Path) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+fn told(folder: &Path, line: &str) -> [String; 2] {
+    let output = output(folder, line);
+    [String::from_utf8(output.stdout.clone()).expect("text"), checked(line, &output, 0, &[])]
 }
 
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn nothing_is_swapped_for_what_counts_as_equal() {
     let folder = tempfile::tempdir().expect("a folder");
-    let tune = "tune --network vgg11 --image 224 --data synthetic:50000 --device v100 --format json";
-    let [frugal, _] = told(folder.path(), &format!("{tune} --study frugal"), 0);
-    let [fastest, _] = told(folder.path(), &format!("{tune} --study fastest --objective fastest"), 0);
-    let [frugal, fastest]: [Value; 2] =
-        [&frugal, &fastest].map(|text| serde_json::from_str(text).expect("JSON"));
-    let chosen = |tuned: &Value| {
-        let batch = &tuned["choice"]["batch"];
-        let curve = tuned["curve"].as_array().expect("rows");
-        curve.iter().find(|row| row["batch"] == *batch).expect("it is of the curve").clone()
-    };
-    let [frugal, fastest] = [chosen(&frugal), chosen(&fastest)];
-    let number = |row: &Value, key: &str| row[key].as_f64().expect("a number");
-    assert!(
-        number(&frugal, "epoch_seconds") <= 1.011 * number(&fastest, "epoch_seconds"),
-        "{frugal} {fastest}"
-    );
-    assert!(
-        number(&frugal, "offloaded_bytes") == 0.0 && number(&frugal, "recomputing_seconds") == 0.0,
-        "{frugal}"
-    );
-    assert!(
-        number(&fastest, "offloaded_bytes") > 0.0 && number(&frugal, "batch") < number(&fastest, "batch"),
-        "{fastest}"
-    );
+    let tune = "tune --network vgg11 --image 224 --data synthetic:50000 --device v100 --study";
+    let [frugal, fastest] = ["frugal", "fastest --objective fastest"].map(|study| {
+        let tuned = json(folder.path(), &format!("{tune} {study}"));
+        let mut curve = list(&tuned["curve"]).iter();
+        curve.find(|row| row["batch"] == tuned["choice"]["batch"]).expect("it is of the curve").clone()
+    });
+    let epochs = [&frugal, &fastest].map(|row| number(row, "epoch_seconds"));
+    assert!(epochs[0] <= 1.011 * epochs[1], "{frugal} {fastest}");
+    let moved = |row: &Value| [number(row, "offloaded_bytes"), number(row, "recomputing_seconds")];
+    assert_eq!(moved(&frugal), [0.0; 2], "{frugal}");
+    assert!(moved(&fastest)[0] > 0.0, "{fastest}");
+    assert!(number(&frugal, "batch") < number(&fastest, "batch"), "{fastest}");
     // The bytes on the device at the peak do not exceed its memory.
     assert!(number(&fastest, "at_peak_bytes") <= number(&fastest, "peak_bytes"), "{fastest}");
 }
@@ -247,29 +216,31 @@ fn nothing_is_swapped_for_what_counts_as_equal() {
 fn every_verb_says_that_it_is_a_model() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
-    let [tables, said] = told(at, "auto --device k40 --max-batch 256 --study s", 0);
-    assert!(tables.contains("modelled from the device's data sheet, not measured"), "{tables}");
+    let auto = "auto --device k40 --max-batch 256 --study s";
+    let model = "modelled from the device's data sheet, not measured";
+    let [tables, said] = told(at, auto);
+    assert!(tables.contains(model), "{tables}");
     assert!(said.contains("nothing is trained"), "{said}");
     let study = at.join("s");
-    assert_eq!(json(&study.join("network.profile.json"))["machine"]["modelled"], true);
-    let config = json(&study.join("chosen.config.json"));
+    assert_eq!(read_json(&study.join("network.profile.json"))["machine"]["modelled"], true);
+    let config = read_json(&study.join("chosen.config.json"));
     assert_eq!((&config["modelled"], &config["measured"]), (&Value::Bool(true), &Value::Null));
     assert!(config["device"].as_str().is_some_and(|name| name.starts_with("modelled: ")));
     assert!(!study.join("training.safetensors").exists());
-    let tuning = json(&study.join("tuning.json"));
+    let tuning = read_json(&study.join("tuning.json"));
     assert_eq!((&tuning["timeline"], &tuning["rounds"][0]["measured_seconds"]), (&Value::Null, &Value::Null));
-    let [report, _] = told(at, "report s --format json", 0);
-    let report: Value = serde_json::from_str(&report).expect("JSON");
-    assert_eq!(report["about"]["modelled"], true);
-    assert_eq!(report["fit"], Value::Null);
+    let report = json(at, "report s");
+    assert_eq!((&report["about"]["modelled"], &report["fit"]), (&Value::Bool(true), &Value::Null));
     assert!(report["answer"]["headline"].as_str().is_some_and(|words| !words.contains(": measured")));
     let error = sheet("k40").expect("a device that is modelled").generation.errors[0];
     let off = format!("nine of ten times are off by at most {:.0} %", error * 100.0);
-    for line in ["explain s", "export s --to torchrun", "auto --device k40 --max-batch 256 --study s"] {
-        assert!(told(at, line, 0)[0].contains(&off), "{line}");
+    // The last line takes the choice of the first.
+    for (line, says) in
+        [("explain s", model), ("export s --to torchrun", "Nothing was measured"), (auto, "not measured")]
+    {
+        let [told, _] = told(at, line);
+        assert!(told.contains(&off) && told.contains(says), "{line}: {told}");
     }
-    assert!(told(at, "explain s", 0)[0].contains("modelled from the device's data sheet, not measured"));
-    assert!(told(at, "export s --to torchrun", 0)[0].contains("Nothing was measured"));
     assert_eq!(config["modelled_error"], error);
     // Every time states the model's error, combined with that of the fit.
     let states = |value: &Value| value.as_f64().is_some_and(|stated| (error..error + 0.1).contains(&stated));
@@ -277,28 +248,21 @@ fn every_verb_says_that_it_is_a_model() {
     assert!(states(&tuning["rounds"][0]["candidates"][0]["relative_error"]), "{}", tuning["rounds"][0]);
     assert!(states(&report["answer"]["settings"][0]["predicted_error"]), "{}", report["answer"]);
     assert!(tables.contains(&off) && !tables.contains(" 0.0 %"), "{tables}");
-    // A second time, from the study's choice.
-    assert!(
-        told(at, "auto --device k40 --max-batch 256 --study s", 0)[0].contains("data sheet, not measured")
-    );
     for line in ["run s", "run s --device v100", "verify --device v100"] {
-        assert!(told(at, line, 4)[1].contains("nothing can run"), "{line}");
+        check(at, line, 4, &["nothing can run"]);
     }
-    told(at, "trace resnet20 --device v100 -o t.json", 0);
-    let name = json(&at.join("t.json"))["name"].as_str().expect("a name").to_owned();
-    assert!(name.ends_with("-modelled-v100"), "{name}");
     let off = "nine of ten times are off by at most 21 %";
     for line in [
+        "trace resnet20 --device v100 -o t.json",
         "plan t.json --budget 60% --link 12.2GB/s -o plan.json",
         "simulate t.json plan.json",
         "compare t.json --budget 60% --link 12.2GB/s --policies plimsoll",
-        "trace resnet20 --device v100 -o t.json",
     ] {
-        let [_, said] = told(at, line, 0);
-        assert!(said.contains(off), "{line}: {said}");
+        check(at, line, 0, &[off]);
     }
-    let [report, _] = told(at, "report --trace t.json --schedule plan.json --format json", 0);
-    assert!(report.contains("\"modelled\": true") || report.contains("\"modelled\":true"));
+    let name = read_json(&at.join("t.json"))["name"].as_str().expect("a name").to_owned();
+    assert!(name.ends_with("-modelled-v100"), "{name}");
+    assert_eq!(json(at, "report --trace t.json --schedule plan.json")["about"]["modelled"], true);
 }
 
 #[test]
@@ -307,10 +271,9 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
     let at = folder.path();
     let v100 = "--network mlp --max-batch 64 --study s --device v100";
     let k40 = "--network mlp --max-batch 64 --study s --device k40";
-    let there = || {
-        ["network.profile.json", "chosen.config.json"].map(|name| std::fs::read(at.join("s").join(name)).ok())
-    };
-    told(at, &format!("tune {v100}"), 0);
+    let there =
+        || ["network.profile.json", "chosen.config.json"].map(|name| fs::read(at.join("s").join(name)).ok());
+    printed(at, &format!("tune {v100}"));
     let chosen = there();
     let refused = "holds the profile of another device: modelled: NVIDIA Tesla V100";
     let cpu = "--network mlp --max-batch 64 --study s --threads 1";
@@ -330,16 +293,14 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
             "holds the profile of another network: mlp for 8x8x1",
         ),
     ] {
-        let [_, said] = told(at, &line, 2);
-        assert!(said.contains(words) && said.contains("help: "), "{line}: {said}");
+        check(at, &line, 2, &[words, "help: "]);
         assert_eq!(there(), chosen, "{line}");
     }
     // Anew for the same device, and for a different one on request.
-    told(at, &format!("tune {v100} --min-batch 40"), 0);
-    told(at, &format!("tune {k40} --fresh"), 0);
-    assert!(
-        json(&at.join("s/chosen.config.json"))["device"].as_str().is_some_and(|name| name.contains("K40"))
-    );
+    printed(at, &format!("tune {v100} --min-batch 40"));
+    printed(at, &format!("tune {k40} --fresh"));
+    let device = &read_json(&at.join("s/chosen.config.json"))["device"];
+    assert!(device.as_str().is_some_and(|name| name.contains("K40")));
 }
 
 /// A modelled device's host has the memory that its sheet states, or the given limit; the choice fits it.
@@ -347,39 +308,13 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
 fn the_host_of_a_modelled_device_has_so_much_memory() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
-    let [_, said] = told(at, "profile --network mlp --device m40 --max-batch 64 --study m", 0);
-    assert!(said.contains("with 89.6 GiB of host memory"), "70 % of 128 GiB: {said}");
-    let tune = "tune --network resnet20 --device k40 --budget 8MiB --max-batch 64 --objective fastest";
-    let on_host = |study: &str| {
-        let report: Value =
-            serde_json::from_str(&told(at, &format!("report {study} --format json"), 0)[0]).expect("JSON");
-        report["memory"]["host_bytes"].as_u64().expect("bytes on the host")
-    };
-    told(at, &format!("{tune} --min-batch 48 --study free"), 0);
-    assert!(on_host("free") > 300_000, "something is swapped");
-    let [_, said] = told(at, &format!("{tune} --min-batch 48 --study short --host-memory 300kB"), 0);
-    assert!(said.contains("with 293 KiB of host memory"), "{said}");
-    assert!(on_host("short") <= 300_000);
-}
-
-#[test]
-fn what_a_modelled_device_cannot_do_is_said() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (line, words) in [
-        ("profile --device v100 --precision tf32", "Tesla V100 PCIe 16 GB has no tensor cores for TF32"),
-        ("trace lenet --device k40 --precision tf32", "no tensor cores for TF32"),
-        ("trace lenet --device v100 --precision bf16", "Tesla V100 PCIe 16 GB has no tensor cores for bf16"),
-        ("profile --device h100 --deterministic", "--deterministic is for --device cuda"),
-        ("profile --device h100 --threads 2", "--threads is for --device cpu"),
-        ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),
-        ("profile --device h100 --duplex half", "--duplex half is for --device cpu"),
-        ("profile --device h100 --host file:h", "--host file:PATH is for --device cpu"),
-        ("trace lenet --device cpu", "only a device that is modelled"),
-        ("tune --device k40 --budget 1TB", "is more than the 12 GiB of the device"),
-        ("tune --device k40 --budget 101%", "is more than the 12 GiB of the device"),
-        ("auto --device p100", "k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200"),
-    ] {
-        let [_, said] = told(folder.path(), line, 2);
-        assert!(said.contains(words), "{line}: {said}");
-    }
+    let profile = "profile --network mlp --device m40 --max-batch 64 --study m";
+    check(at, profile, 0, &["with 89.6 GiB of host memory"]);
+    let tune = "tune --network resnet20 --device k40 --budget 8MiB --min-batch 48 --max-batch 64 --objective fastest";
+    let on_host = |study: &str| number(&json(at, &format!("report {study}"))["memory"], "host_bytes");
+    check(at, &format!("{tune} --study free"), 0, &[]);
+    assert!(on_host("free") > 300e3, "something is swapped");
+    let short = format!("{tune} --study short --host-memory 300kB");
+    check(at, &short, 0, &["with 293 KiB of host memory"]);
+    assert!(on_host("short") <= 300e3);
 }

@@ -1,7 +1,7 @@
 //! Optimizers on the command line: a study tuned for one trains with no other, and its settings belong to the training.
 
-use crate::study_folder::{by_hand, check, command, table};
-use std::fs;
+use crate::program::{check, printed, read_json};
+use crate::study_folder::{by_hand, table};
 
 /// Returns a study of `mlp` tuned for AdamW, made by hand.
 fn adamw() -> tempfile::TempDir {
@@ -17,12 +17,8 @@ fn adamw() -> tempfile::TempDir {
 fn a_study_trains_with_the_optimizer_that_it_was_tuned_for() {
     let folder = adamw();
     let at = folder.path();
-    check(
-        at,
-        "run study --optimizer sgd",
-        2,
-        &["the study was tuned for adamw, and sgd is asked for", "leave --optimizer out"],
-    );
+    let says = ["the study was tuned for adamw, and sgd is asked for", "leave --optimizer out"];
+    check(at, "run study --optimizer sgd", 2, &says);
     check(at, "run study --momentum 0.5", 2, &["--momentum is for --optimizer sgd"]);
     let trained = table(at, "run study --epochs 3");
     assert_eq!(trained["optimizer"], "adamw");
@@ -49,23 +45,13 @@ fn a_study_that_was_tuned_for_sgd_refuses_adamw() {
 fn what_is_tuned_for_adamw_says_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
+    let task = "--network mlp --min-batch 128 --max-batch 128 --device k40 --study";
     let line = |study: &str, more: &str| {
-        check(
-            at,
-            &format!(
-                "tune --network mlp --min-batch 128 --max-batch 128 --device k40 --study {study} {more}"
-            ),
-            0,
-            &[],
-        );
-        let read = |file: &str| {
-            let text = fs::read(at.join(study).join(file)).expect("it was written");
-            serde_json::from_slice::<serde_json::Value>(&text).expect("JSON")
-        };
-        (read("chosen.config.json"), read("chosen.trace.json"))
+        check(at, &format!("tune {task} {study} {more}"), 0, &[]);
+        ["chosen.config.json", "chosen.trace.json"].map(|file| read_json(&at.join(study).join(file)))
     };
-    let (sgd, sgd_trace) = line("sgd", "");
-    let (adamw, adamw_trace) = line("adamw", "--optimizer adamw");
+    let [sgd, sgd_trace] = line("sgd", "");
+    let [adamw, adamw_trace] = line("adamw", "--optimizer adamw");
     assert!(sgd.get("optimizer").is_none());
     assert_eq!(adamw["optimizer"], "adamw");
     assert_eq!(adamw["learning_rate"]["rule"], "square-root");
@@ -75,14 +61,8 @@ fn what_is_tuned_for_adamw_says_so() {
     let grown = resident(&adamw_trace) / resident(&sgd_trace);
     assert!((grown - 4.0 / 3.0).abs() < 0.01, "{grown}");
     // Neither the measurements nor the study of one optimizer serve the other.
-    let words = ["the choice for", "optimizer"];
-    let auto = "auto --network mlp --min-batch 128 --max-batch 128 --device k40 --study adamw";
-    let said = command(at, auto).output().expect("the program starts");
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(words.iter().all(|word| said.contains(word)), "{said}");
-    check(at, "export adamw --to torchrun", 0, &[]);
-    let lines = command(at, "export adamw --to torchrun").output().expect("the program starts").stdout;
-    let lines = String::from_utf8_lossy(&lines).into_owned();
+    check(at, &format!("auto {task} adamw"), 2, &["the choice for", "optimizer"]);
+    let lines = printed(at, "export adamw --to torchrun");
     let settings = ["--optimizer adamw", "--weight-decay 0.01"];
     assert!(settings.iter().all(|setting| lines.contains(setting)), "{lines}");
     check(at, "verify --network mlp --optimizer adamw --iterations 3", 0, &[]);

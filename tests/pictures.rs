@@ -1,7 +1,7 @@
 //! The README's pictures show the current program: their commands run, and the report is compared with the pictures' record.
 
 #[path = "../tools/xtask/src/pictures/made_from.rs"]
-mod made_from;
+pub(crate) mod made_from;
 #[path = "../tools/xtask/src/pictures/memory.rs"]
 mod memory;
 

@@ -1,18 +1,23 @@
 //! Settings from a user's view: the precedence of flag, environment and file, messages for a bad file, and a schema of the file
 //! with the options of the command line.
 
+use crate::program::{checked, command, list};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-/// Runs the program in a folder, with these variables and without the user's settings.
-fn plimsoll(folder: &Path, variables: &[(&str, &str)], arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env("XDG_CONFIG_HOME", folder.join("user"));
-    command.envs(variables.iter().copied()).output().expect("the program starts")
+/// Runs the program in a folder, with these variables.
+fn plimsoll(folder: &Path, variables: &[(&str, &str)], line: &str) -> Output {
+    command(folder, line).envs(variables.iter().copied()).output().expect("the program starts")
+}
+
+/// Returns the JSON output of a command that succeeds.
+#[track_caller]
+fn json(folder: &Path, variables: &[(&str, &str)], line: &str) -> Value {
+    let output = plimsoll(folder, variables, line);
+    checked(line, &output, 0, &[]);
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// Returns a folder with this `plimsoll.toml`.
@@ -25,11 +30,9 @@ fn with_file(text: &str) -> tempfile::TempDir {
 /// Returns value, source and place of an option, as in `config show`.
 #[track_caller]
 fn shown(folder: &Path, variables: &[(&str, &str)], line: &str, option: &str) -> [Option<String>; 3] {
-    let output = plimsoll(folder, variables, &format!("config show --all --format json {line}"));
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rows = all["settings"].as_array().expect("rows");
-    let row = rows.iter().find(|row| row["option"] == option).expect("the option is listed");
+    let all = json(folder, variables, &format!("config show --all --format json {line}"));
+    let mut rows = list(&all["settings"]).iter();
+    let row = rows.find(|row| row["option"] == option).expect("the option is listed");
     ["value", "source", "place"].map(|key| row[key].as_str().map(str::to_owned))
 }
 
@@ -70,9 +73,6 @@ fn the_file_is_the_named_one_or_the_one_here_or_the_users() {
     assert_eq!(seed(&[("PLIMSOLL_CONFIG_FILE", "named.toml")], "run").as_deref(), Some("3"));
     fs::remove_file(folder.join("plimsoll.toml")).expect("it is there");
     assert_eq!(seed(&[], "run").as_deref(), Some("2"));
-    let missing = plimsoll(folder, &[], "networks --config-file no.toml");
-    let said = String::from_utf8_lossy(&missing.stderr);
-    assert!(missing.status.code() == Some(2) && said.contains("cannot read no.toml"), "{said}");
 }
 
 #[test]
@@ -82,19 +82,13 @@ fn settings_hold_where_the_command_runs() {
     );
     let folder = folder.path();
     assert!(plimsoll(folder, &[], "trace mlp --batch 4 -o t.json").status.success());
-    let plan = |line: &str| -> serde_json::Value {
-        let output = plimsoll(folder, &[], line);
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("the file asks for JSON")
-    };
-    assert_eq!(plan("plan t.json")["frontier"].as_array().map(Vec::len), Some(2));
+    assert_eq!(list(&json(folder, &[], "plan t.json")["frontier"]).len(), 2);
     // A trace without a device has no times.
-    assert_eq!(plan("plan t.json --budget 100% -o s.json")["plan"]["status"], "unknown");
+    assert_eq!(json(folder, &[], "plan t.json --budget 100% -o s.json")["plan"]["status"], "unknown");
     // An error in an option from file or environment names its source.
     fs::write(folder.join("plimsoll.toml"), "threads = 2\n").expect("a file");
     let refused = plimsoll(folder, &[], "verify --device cuda");
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("--threads is set by plimsoll.toml"), "{said}");
+    checked("verify", &refused, 2, &["--threads is set by plimsoll.toml"]);
 }
 
 #[test]
@@ -116,20 +110,15 @@ fn a_bad_file_is_told_with_file_key_and_what_is_wanted() {
         ("a = 1\nbudget = = 3\n", &["plimsoll.toml: line 2", "key = value"]),
     ] {
         let folder = with_file(text);
-        let output = plimsoll(folder.path(), &[], "auto");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
-        assert!(says.iter().all(|words| said.contains(words)), "{text}: {said}");
+        checked(text, &plimsoll(folder.path(), &[], "auto"), 2, says);
         // Help works even if the file is unreadable.
         assert!(plimsoll(folder.path(), &[], "tune --help").status.success(), "{text}");
     }
     let folder = with_file("[plan]\nbudget = \"90%\"\nsweep = 3\n");
-    let said = plimsoll(folder.path(), &[], "plan t.json --link 1GB/s");
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("`budget` and `sweep` are both set, by plimsoll.toml [plan]"), "{said}");
-    let said = plimsoll(folder.path(), &[("PLIMSOLL_EPOCHS", "no")], "tune");
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("PLIMSOLL_EPOCHS: invalid value 'no' for '--epochs <N>'"), "{said}");
+    let both = plimsoll(folder.path(), &[], "plan t.json --link 1GB/s");
+    checked("both", &both, 2, &["`budget` and `sweep` are both set, by plimsoll.toml [plan]"]);
+    let bad = plimsoll(folder.path(), &[("PLIMSOLL_EPOCHS", "no")], "tune");
+    checked("PLIMSOLL_EPOCHS=no", &bad, 2, &["PLIMSOLL_EPOCHS: invalid value 'no' for '--epochs <N>'"]);
 }
 
 #[test]
@@ -141,11 +130,8 @@ fn a_variable_that_is_no_option_is_told_with_the_one_that_may_be_meant() {
         ("PLIMSOLL_HOST_MEMROY", &["`host-memroy`", "did you mean PLIMSOLL_HOST_MEMORY?"]),
         ("PLIMSOLL_X", &["`x`", "unset it"]),
     ] {
-        let refused = plimsoll(folder, &[(variable, "1")], "networks");
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{variable}: {said}");
+        let said = checked(variable, &plimsoll(folder, &[(variable, "1")], "networks"), 2, says);
         assert!(said.starts_with(&format!("error: {variable} is set")), "{said}");
-        assert!(says.iter().all(|words| said.contains(words)), "{variable}: {said}");
         // Help works even if the environment is invalid; an empty variable counts as unset.
         assert!(plimsoll(folder, &[(variable, "1")], "tune --help").status.success(), "{variable}");
         assert!(plimsoll(folder, &[(variable, "")], "networks").status.success(), "{variable}");
@@ -160,12 +146,8 @@ fn a_variable_that_is_no_option_is_told_with_the_one_that_may_be_meant() {
 fn what_is_set_is_shown_and_the_rest_is_counted() {
     let folder = with_file("epochs = 3\n");
     let folder = folder.path();
-    let show = |line: &str| -> serde_json::Value {
-        let output = plimsoll(folder, &[("PLIMSOLL_BUDGET", "7MiB")], &format!("config show {line}"));
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    };
-    let rows = |shown: &serde_json::Value| shown["settings"].as_array().expect("rows").clone();
+    let show = |line: &str| json(folder, &[("PLIMSOLL_BUDGET", "7MiB")], &format!("config show {line}"));
+    let rows = |shown: &Value| list(&shown["settings"]).to_vec();
     let few = show("tune --max-batch 9 --format json");
     let names: Vec<_> =
         rows(&few).iter().map(|row| row["option"].as_str().expect("a name").to_owned()).collect();
@@ -185,8 +167,7 @@ fn what_is_set_is_shown_and_the_rest_is_counted() {
 #[test]
 fn the_schema_of_the_file_has_the_options_of_commands() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let output = plimsoll(folder.path(), &[], "config schema");
-    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
+    let schema = json(folder.path(), &[], "config schema");
     let program = <plimsoll::args::Cli as clap::CommandFactory>::command();
     let tune = program.find_subcommand("tune").expect("a command");
     for (_, name) in plimsoll::settings::settable(tune) {
@@ -202,7 +183,7 @@ fn the_schema_of_the_file_has_the_options_of_commands() {
 fn programs_read_errors_and_logs_as_lines_of_json() {
     let folder = with_file("message-format = \"json\"\n");
     let folder = folder.path();
-    let events = |line: &str| -> Vec<serde_json::Value> {
+    let events = |line: &str| -> Vec<Value> {
         let said = plimsoll(folder, &[], line).stderr;
         let said = String::from_utf8(said).expect("text");
         said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()

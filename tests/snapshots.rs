@@ -2,24 +2,15 @@
 //!
 //! `INSTA_UPDATE=always` accepts a page that changed on purpose; `git diff` then shows the change.
 
+use crate::program::{command, copied, json, read_json, timed};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::OnceLock;
 
-/// Runs the program in a folder, without the user's settings.
-fn plimsoll(folder: &Path, arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env_clear()
-        .envs(["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-        .env("XDG_CONFIG_HOME", folder)
-        .env("XDG_CACHE_HOME", folder.join("cache"))
-        .env("COLUMNS", "100")
-        .output()
-        .expect("the program starts")
+fn plimsoll(folder: &Path, line: &str) -> Output {
+    command(folder, line).env("COLUMNS", "100").output().expect("the program starts")
 }
 
 /// Returns the folder of the tests that measure nothing: a trace whose ops take a millisecond each, schedules for it, a study.
@@ -29,30 +20,36 @@ fn made() -> &'static Path {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = folder.path();
         let run = |line: &str| assert!(plimsoll(at, line).status.success(), "{line}");
-        run("trace lenet --batch 64 -o t.json");
-        let text = fs::read_to_string(at.join("t.json")).expect("a trace");
-        let timed = text.replace("\"seconds\":0.0", "\"seconds\":0.001");
-        assert_ne!(timed, text);
-        fs::write(at.join("t.json"), &timed).expect("a file");
+        timed(at, "lenet --batch 64");
+        let trace = fs::read_to_string(at.join("t.json")).expect("a trace");
         run("plan t.json --budget 95% --link 50MB/s --no-recompute -o s.json");
-        let text = fs::read_to_string(at.join("s.json")).expect("a schedule");
-        let mut damaged: Value = serde_json::from_str(&text).expect("JSON");
-        damaged["pool_bytes"] = 256.into();
-        fs::write(at.join("damaged.json"), damaged.to_string()).expect("a file");
-        let stranger =
-            timed.replace("\"name\":\"", "\"name\":\"other.").replace("\"name\": \"", "\"name\": \"other.");
-        fs::write(at.join("stranger.json"), stranger).expect("a file");
         run("plan t.json --budget 100% --link 50MB/s --policy keep -o keep.json");
         run("trace mlp --batch 4 -o other.json");
-        fs::create_dir(at.join("study")).expect("a folder");
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-        for name in ["chosen.config.json", "chosen.schedule.json"] {
-            fs::copy(data.join(name), at.join("study").join(name)).expect("a file");
+        let mut damaged = read_json(&at.join("s.json"));
+        damaged["pool_bytes"] = 256.into();
+        let replaced = |from: &str, to: &str| {
+            let text = trace.replacen(from, to, 1);
+            assert_ne!(text, trace, "{from}");
+            text
+        };
+        let renamed = trace.replace("\"name\":\"", "\"name\":\"other.");
+        for (name, text) in [
+            ("damaged", damaged.to_string()),
+            ("stranger", renamed.replace("\"name\": \"", "\"name\": \"other.")),
+            ("empty", String::new()),
+            ("short", trace[..trace.len() / 2].to_owned()),
+            ("foreign", "{\"a\": 1}".to_owned()),
+            ("version", replaced("trace/1", "trace/9")),
+            ("key", replaced("\"batch\"", "\"batsch\"")),
+            ("batch", replaced("\"batch\": 64", "\"batch\": 0")),
+            ("negative", replaced("\"bytes\":", "\"bytes\":-")),
+            ("id", replaced("\"writes\":[", "\"writes\":[999999,")),
+        ] {
+            fs::write(at.join(format!("{name}.json")), text).expect("a file");
         }
-        fs::write(at.join("empty.json"), "").expect("a file");
-        fs::write(at.join("short.json"), &timed[..timed.len() / 2]).expect("a file");
-        fs::write(at.join("foreign.json"), "{\"a\": 1}").expect("a file");
-        fs::write(at.join("key.json"), timed.replacen("\"batch\"", "\"batsch\"", 1)).expect("a file");
+        fs::create_dir(at.join("study")).expect("a folder");
+        copied(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data"), &at.join("study"));
+        fs::create_dir(at.join("there")).expect("a folder");
         fs::write(at.join("wrong.toml"), "[tune]\nepoch = 3\n").expect("a file");
         folder
     };
@@ -70,13 +67,6 @@ fn page(line: &str, output: &Output) -> String {
 
 fn told(folder: &Path, line: &str) -> String {
     page(line, &plimsoll(folder, line))
-}
-
-/// Parses a command's JSON output.
-#[track_caller]
-fn parsed(line: &str, output: &Output) -> Value {
-    assert!(output.status.success(), "{}", page(line, output));
-    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
 }
 
 /// Returns a table line's cells, which wide gaps separate.
@@ -251,11 +241,8 @@ fn names_are_printed_as_texts() {
 #[test]
 fn the_schema_of_a_run_names_the_keys_of_its_json() {
     for line in ["check t.json s.json", "simulate t.json s.json --commands", "networks lenet"] {
-        let [schema, document] = ["schema", "json"].map(|format| {
-            let line = format!("{line} --format {format}");
-            parsed(&line, &plimsoll(made(), &line))
-        });
-        fits(&schema, &document);
+        let schema = serde_json::from_slice(&plimsoll(made(), &format!("{line} --format schema")).stdout);
+        fits(&schema.expect("JSON"), &json(made(), line));
     }
 }
 
@@ -287,49 +274,69 @@ fn fits(schema: &Value, document: &Value) {
     }
 }
 
-/// Words before advice, or before the valid values. Every message has some of them.
-const REMEDIES: [&str; 5] = ["  help: ", "try '--help'", "; ", "expected ", "whole number"];
+/// Words before advice, before the valid values, or before the place of a fault. Every message has some of them.
+const REMEDIES: [&str; 7] =
+    ["  help: ", "try '--help'", "; ", "expected ", "whole number", ": at ", " is more than "];
 
 #[test]
 fn bad_input_is_refused_and_told_what_to_do() {
+    let own = String::from_utf8(plimsoll(made(), "run --help").stdout).expect("text");
     let refused = |line: &str, code: i32| {
         let output = plimsoll(made(), line);
         let page = page(line, &output);
         assert_eq!(output.status.code(), Some(code), "{page}");
-        assert!(output.stdout.is_empty(), "{page}");
+        assert!(output.stdout.is_empty() && !page.contains("panicked"), "{page}");
         let said = String::from_utf8_lossy(&output.stderr);
         let first = said.lines().find(|line| !line.starts_with(" WARN "));
         assert!(first.is_some_and(|line| line.starts_with("error: ")), "{page}");
-        assert!(REMEDIES.iter().any(|words| said.contains(words)), "{page}");
+        // The fault of an invalid schedule is all that there is to say.
+        assert!(code == 6 || REMEDIES.iter().any(|words| said.contains(words)), "{page}");
+        // A hint of `run` names only what `run` has.
+        let of_run = |option: &str| own.split([' ', ',', '\n']).any(|word| word == option);
+        let help = said.split_once("help: ").map_or("", |(_, help)| help);
+        let mut options = help.split([' ', ',', ';', '\n', '`']).filter(|word| word.starts_with("--"));
+        assert!(!line.starts_with("run study --d") || options.all(of_run), "{page}");
         page
     };
     for (code, lines) in BAD {
-        for line in lines {
-            refused(line, code);
-        }
+        let pages: String = lines.iter().map(|line| refused(line, code)).collect();
+        insta::assert_snapshot!(format!("bad-{code}"), pages);
     }
     insta::assert_snapshot!("bad-plan", BAD_PLAN.map(|line| refused(line, 2)).concat());
+    for left in ["a", "x.json", "v.json"] {
+        assert!(!made().join(left).exists(), "a refused command left {left}");
+    }
 }
 
 /// Invalid lines of `plan`.
-const BAD_PLAN: [&str; 31] = [
+const BAD_PLAN: [&str; 41] = [
     "plan missing.json --budget 70% --link 1GB/s -o x.json",
     "plan empty.json --budget 70% --link 1GB/s -o x.json",
     "plan short.json --budget 70% --link 1GB/s -o x.json",
     "plan foreign.json --budget 70% --link 1GB/s -o x.json",
     "plan key.json --budget 70% --link 1GB/s -o x.json",
+    "plan version.json --budget 70% --link 1GB/s -o x.json",
+    "plan batch.json --budget 70% --link 1GB/s -o x.json",
+    "plan negative.json --budget 70% --link 1GB/s -o x.json",
+    "plan id.json --budget 70% --link 1GB/s -o x.json",
     "plan s.json --budget 70% --link 1GB/s -o x.json",
     "plan t.json --budget 70% --link 1GB/s -o t.json",
     "plan t.json --budget 100% --link 1GB/s -o no/x.json",
+    "plan t.json --budget 100% --link 1GB/s -o there",
     "plan t.json --sweep 2 --link 1GB/s -o -",
+    "plan t.json --sweep 1 --link 1GB/s --policy keep -o t.json/x",
     "plan t.json --budget 70% -o x.json",
     "plan t.json --link 1GB/s -o x.json",
     "plan t.json --budget 12XB --link 1GB/s -o x.json",
+    "plan t.json --budget -5 --link 1GB/s -o x.json",
+    "plan t.json --budget 5000000TiB --link 1GB/s -o x.json",
     "plan t.json --budget 70% --link 1GB/s -o x.json --host-memory 50%",
     "plan t.json --budget 70% --link 1GB/s -o x.json --host-memory -1",
     "plan t.json --budget 70% --sweep 3 --link 1GB/s",
     "plan t.json --sweep 0 --link 1GB/s",
     "plan t.json --budget 70% --link 0 -o x.json",
+    "plan t.json --budget 70% --link -1GB/s -o x.json",
+    "plan t.json --budget 70% --link 1e-320 -o x.json",
     "plan t.json --budget 70% --link 1GB/s --latency soon -o x.json",
     "plan t.json --budget 70% --link 1GB/s --policy plimsol -o x.json",
     "plan t.json --budget 70% --link 1GB/s --without margin -o x.json",
@@ -347,7 +354,7 @@ const BAD_PLAN: [&str; 31] = [
 ];
 
 /// Invalid lines of every other command, by their exit code.
-const BAD: [(i32, &[&str]); 4] = [
+const BAD: [(i32, &[&str]); 3] = [
     (
         2,
         &[
@@ -359,14 +366,46 @@ const BAD: [(i32, &[&str]); 4] = [
             "auto --study a --max-batch 10",
             "auto --study a --base-rate 0",
             "auto --study a --rate-rule lineer",
-            "auto --study a --convexity 20",
+            "auto --study a --rate-rule accudnn --convexity 20",
+            "auto --rate-rule linear --convexity 2",
+            "auto --base-rate -0.1",
+            "auto --epochs -3",
+            "auto --epochs many",
+            "auto --seed -1",
+            "auto none.py",
+            "auto resnet18",
+            "auto --device p100",
             "auto --study t.json/a",
             "auto --study a --save-every 5apples",
             "profile --study a --max-batch 0",
             "profile --study a --data cifar",
             "profile --study a --data mnist:nowhere",
             "profile --study a --threads 0",
+            "profile --device v100 --precision tf32",
+            "profile --device h100 --deterministic",
+            "profile --device h100 --threads 2",
+            "profile --device h100 --link 1GB/s",
+            "profile --device h100 --duplex half",
+            "profile --device h100 --host file:h",
             "tune --study a --min-batch 40 --max-batch 39",
+            "tune --study -1",
+            "tune --budget -1",
+            "tune --budget -2.5GiB",
+            "tune --budget --fresh",
+            "tune --duplex half",
+            "tune --network mlp --device k40 --base-rate 1e39",
+            "tune --device k40 --budget 1TB",
+            "tune --device k40 --budget 101%",
+            "tune --network mlp --device k40 --workers 4",
+            "tune --network mlp --device k40 --interconnect 1Gbit/s",
+            "tune --network mlp --device k40 --global-batch 64",
+            "tune --network mlp --device k40 --workers 1 --interconnect 1Gbit/s",
+            "tune --network mlp --device k40 --workers 0 --interconnect 1Gbit/s",
+            "tune --network mlp --device k40 --workers 2 --interconnect 1Gbps",
+            "tune --network mlp --device k40 --workers 2 --interconnect 1Gbit/s,fast",
+            "tune --network mlp --device k40 --workers 2 --interconnect 1Gbit/s --global-batch 3 --min-batch 2",
+            "tune --network mlp --device k40 --workers 2 --interconnect 1Gbit/s --global-batch 9999",
+            "tune --network mlp --device k40 --workers 60 --interconnect 1Gbit/s --min-batch 32",
             "tune --study a --image 9",
             "tune --study a --host-memory 12XB",
             "tune --study a --network resnet19",
@@ -380,6 +419,9 @@ const BAD: [(i32, &[&str]); 4] = [
             "run nowhere",
             "run study --decay cosin",
             "run study --epochs 0",
+            "run study --data text",
+            "run study --data synthetic --trace-out no/x.json",
+            "run study --device cuda",
             "run t.json",
             "run study --data digits",
             "report",
@@ -391,21 +433,38 @@ const BAD: [(i32, &[&str]); 4] = [
             "explain --trace t.json --schedule s.json --layer conv",
             "verify --network mlp --batch 4 --policy kep",
             "verify --network mlp --batch 4 --host disk",
-            "verify --network mlp --batch 4 --threads 2 --device cuda",
             "verify --network mlp --batch 4 --deterministic",
             "verify --network mlp --batch 5000",
             "verify --device gpu",
-            "verify --network lenet",
+            "verify --device cuda:x",
+            "verify --device cuda --threads 2",
+            "verify --device cuda --link 12GB/s",
+            "verify --device cuda --duplex half",
+            "verify --device cuda --host file:h",
+            "verify --no-graph",
+            "verify --precision tf32",
+            "verify --tf32",
+            "verify --budget -.5%",
+            "verify --data mnist:nowhere --network lenet",
+            "verify --data digits --network lenet",
+            "verify --network resnet20 --image 9",
+            "verify --network mlp --batch 2 --iterations 1 --data synthetic:99999999999999",
+            "verify --network mlp --link 12",
             "networks resnt18",
             "networks vgg17",
+            "networks vit",
             "networks resnet19",
             "networks lenet --image 0",
             "networks lenet --classes 0",
             "trace alexnet --image 32",
             "trace resnet20 --batch 0",
+            "trace resnet20 --classes 0",
             "trace lenet --profile t.json",
             "trace lenet --tf32",
             "trace lenet --precision tf32",
+            "trace lenet --device k40 --precision tf32",
+            "trace lenet --device v100 --precision bf16",
+            "trace lenet --device cpu",
             "trace lenet --relu masc",
             "trace lenet -o no/x.json",
             "doctor --threads many",
@@ -422,59 +481,14 @@ const BAD: [(i32, &[&str]); 4] = [
             "completions csh",
         ],
     ),
-    (3, &["auto --study a --budget 1MiB", "verify --network mlp --batch 4 --budget 1KiB"]),
-    (4, &["verify --network mlp --batch 4 --host file:t.json"]),
+    (4, &["verify --batch 4 --host file:t.json", "verify --batch 4 --host file:no/such/slab"]),
     (
         6,
         &[
             "check other.json s.json",
-            "simulate other.json s.json",
+            "check t.json damaged.json",
+            "simulate t.json damaged.json",
             "explain --trace other.json --schedule s.json",
         ],
     ),
 ];
-
-/// Runs a command that measures. Measuring needs a calm machine, which tests that run at the same time prevent: exit code 5 is
-/// retried.
-fn patiently(folder: &Path, line: &str) -> Output {
-    let mut runs = (0..8).map(|_| plimsoll(folder, line));
-    runs.find(|output| output.status.code() != Some(5)).expect("the machine is calm at times")
-}
-
-#[test]
-fn measurements_are_printed_as_json() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (line, numbers) in [
-        (
-            "profile --network mlp --max-batch 32 --study s",
-            [("profile", "overhead_seconds"), ("batches", "iteration_seconds"), ("link", "rate")],
-        ),
-        (
-            "tune --network mlp --max-batch 32 --study s",
-            [("choice", "batch"), ("figures", "batch"), ("curve", "epoch_seconds")],
-        ),
-        ("run s --epochs 1", [("run", "batch"), ("run", "peak_bytes"), ("run", "test_accuracy")]),
-    ] {
-        let line = format!("{line} --format json");
-        let document = parsed(&line, &patiently(folder.path(), &line));
-        for (table, key) in numbers {
-            let first = document[table].get(0).unwrap_or(&document[table]);
-            assert!(first[key].is_number(), "{line}: {table}.{key}: {document}");
-        }
-    }
-}
-
-/// Without a GPU, and with the stand-in for one that a different process uses.
-#[cfg(unix)]
-#[test]
-fn json_of_what_the_machine_offers() {
-    let line = "doctor --format json";
-    let bare = parsed(line, &plimsoll(made(), line));
-    assert!(bare["machine"]["device"].is_string(), "{bare}");
-    let Some(libraries) = crate::gpu_faults::libraries() else { return };
-    let health = ("PLIMSOLL_STANDIN_HEALTH", "own=99999 other=4242:3221225472:/usr/bin/python3");
-    let shared = parsed(line, &libraries.run(line, "", &[health]));
-    assert_eq!(shared["cuda_devices"][0]["name"], "Plimsoll stand-in");
-    let others = shared["cuda_state"][0]["processes"].as_str();
-    assert!(others.is_some_and(|others| others.contains("4242")), "{shared}");
-}

@@ -51,22 +51,13 @@ fn a_training_starts_from_what_another_left() {
 fn all_tensors_that_are_not_the_networks_are_named() {
     let folder = by_hand("mlp", "100%", |_| {});
     let at = folder.path();
-    check(
-        at,
-        "export study --to safetensors -o none.safetensors",
-        2,
-        &["holds no training", "plimsoll run study"],
-    );
-    check(at, "export study --to safetensors", 2, &["--output"]);
+    let export = "export study --to safetensors";
+    check(at, &format!("{export} -o none.safetensors"), 2, &["holds no training", "plimsoll run study"]);
+    check(at, export, 2, &["--output"]);
     check(at, "run study --epochs 1", 0, &[]);
-    check(
-        at,
-        "export study --to safetensors --epochs 3 -o a.safetensors",
-        2,
-        &["--epochs says how to train"],
-    );
+    check(at, &format!("{export} --epochs 3 -o a.safetensors"), 2, &["--epochs says how to train"]);
     check(at, "export study --to torchrun -o a.safetensors", 2, &["--output is for --to safetensors"]);
-    check(at, "export study --to safetensors -o a.safetensors", 0, &[]);
+    check(at, &format!("{export} -o a.safetensors"), 0, &[]);
     let (header, numbers) = parts(&at.join("a.safetensors"));
     let mut changed = header.clone();
     let all = changed.as_object_mut().expect("names");
@@ -79,14 +70,13 @@ fn all_tensors_that_are_not_the_networks_are_named() {
     all[typed]["dtype"] = "I32".into();
     write(&at.join("b.safetensors"), &changed, &numbers);
     let run = "run study --fresh --epochs 1 --weights";
-    let says = [
-        format!("1 missing: {renamed}"),
-        "1 superfluous: head.weight".to_owned(),
-        format!("1 of another shape: {turned} ["),
-        format!("1 not in f32: {typed} I32"),
-        "`plimsoll networks NAME`".to_owned(),
+    let says: [&str; 5] = [
+        &format!("1 missing: {renamed}"),
+        "1 superfluous: head.weight",
+        &format!("1 of another shape: {turned} ["),
+        &format!("1 not in f32: {typed} I32"),
+        "`plimsoll networks NAME`",
     ];
-    let says: Vec<&str> = says.iter().map(String::as_str).collect();
     check(at, &format!("{run} b.safetensors"), 2, &says);
     // PyTorch counts batches in its normalisations; the counter is no weight.
     let mut counted = header.clone();

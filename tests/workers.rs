@@ -1,8 +1,14 @@
 //! `run --workers`: any number of workers gives the same training; an update that cannot be divided is an error before
 //! training.
 
+use crate::program::{check, checked, command, json, list, number};
 use crate::report::fits_the_schema;
+<<<<<<< HEAD
 use crate::study_folder::{by_hand, check, command, state, table};
+=======
+use crate::study_folder::{by_hand, press_ctrl_c, state, table};
+use plimsoll::ir::{Optimizer, UpdateRule};
+>>>>>>> h-g
 use plimsoll::runtime::Checkpoint;
 use plimsoll::runtime::group::threads;
 use plimsoll::study::data::DataSource;
@@ -11,7 +17,7 @@ use plimsoll::study::request::{NetworkRequest, TrainRequest, Workers, defaults};
 use plimsoll::study::{NetworkWorkload, Setup, Study, version};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Returns a study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
@@ -124,21 +130,22 @@ fn a_training_goes_on_from_the_newest_state_that_a_worker_has_kept() {
 #[test]
 fn what_cannot_be_shared_out_is_refused_with_what_can() {
     let folder = study();
-    let refused =
-        |options: &str, says: &[&str]| check(folder.path(), &format!("run study {options}"), 2, says);
-    let nearest = "the nearest that are: 64 and 128";
-    refused("--global-batch 100", &["a global batch of 100 is no multiple of the batch of 64", nearest]);
-    refused("--global-batch 10", &["the nearest that are: 64\n"]);
-    let raise = "lower --workers, or raise --global-batch";
-    refused(
-        "--workers 3 --global-batch 128",
-        &["3 workers are more than the 2 batches in an update of 128", raise],
-    );
-    refused(
-        "--workers 30",
-        &["digits-train has 1442 samples, fewer than the batch of 1920", "lower --global-batch or --workers"],
-    );
-    refused("--workers 0", &["0 is not in 1..=1024"]);
+    let few = "digits-train has 1442 samples, fewer than the batch of 1920";
+    for (options, says) in [
+        (
+            "--global-batch 100",
+            ["a global batch of 100 is no multiple of the batch of 64", "are: 64 and 128"],
+        ),
+        ("--global-batch 10", ["a global batch of 10 is no multiple", "the nearest that are: 64\n"]),
+        (
+            "--workers 3 --global-batch 128",
+            ["3 workers are more than the 2 batches", "or raise --global-batch"],
+        ),
+        ("--workers 30", [few, "lower --global-batch or --workers"]),
+        ("--workers 0", ["0 is not in 1..=1024", "--workers"]),
+    ] {
+        check(folder.path(), &format!("run study {options}"), 2, &says);
+    }
     assert!(!folder.path().join("study/training.safetensors").exists(), "nothing was trained");
 }
 
@@ -150,15 +157,12 @@ fn workers_that_are_interrupted_leave_one_state_that_goes_on() {
     let child = command(folder.path(), line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let begun = Instant::now();
-    while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
+    while !path.exists() && begun.elapsed() < Duration::from_secs(600) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.expect("kill is there").success());
+    press_ctrl_c(&child);
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("stopped while training") && said.contains("the same command goes on"), "{said}");
+    let said = checked(line, &output, 130, &["stopped while training", "the same command goes on"]);
     let step = Checkpoint::load(&path).expect("it is whole").progress.step;
     assert!(step > 0, "{said}");
     let (per_epoch, whole) = (1442 / 128, study());
@@ -171,30 +175,18 @@ fn workers_that_are_interrupted_leave_one_state_that_goes_on() {
 
 /// Returns the tables of a tuning for workers, on a modelled device.
 fn tuned(folder: &Path, study: &str, options: &str) -> serde_json::Value {
-    tuned_within("40MB", folder, study, options)
-}
-
-fn tuned_within(budget: &str, folder: &Path, study: &str, options: &str) -> serde_json::Value {
-    let tune = format!("tune --network resnet20 --device k40 --budget {budget}");
-    let line = format!("{tune} --study {study} {options} --format json");
-    let output = command(folder, &line).output().expect("the program starts");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-fn number(table: &serde_json::Value, key: &str) -> f64 {
-    table[key].as_f64().unwrap_or_else(|| panic!("{key} in {table}"))
+    json(folder, &format!("tune --network resnet20 --device k40 --study {study} {options}"))
 }
 
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn a_batch_is_chosen_for_what_workers_exchange() {
     let folder = tempfile::tempdir().expect("a folder");
-    let alone = tuned(folder.path(), "alone", "");
+    let alone = tuned(folder.path(), "alone", "--budget 40MB");
     assert!(alone["workers"].is_null(), "{alone}");
     // 4 bytes of each of the parameters and of the running statistics, three quarters of them each way at 12.5 MB/s, and all of
     // them over the link.
-    let slow = tuned(folder.path(), "slow", "--workers 4 --interconnect 100Mbit/s");
+    let slow = tuned(folder.path(), "slow", "--budget 40MB --workers 4 --interconnect 100Mbit/s");
     let summed = 4.0 * (272_474.0 + 2.0 * 688.0);
     let least = 2.0 * 0.75 * summed / 12.5e6;
     let exchange = number(&slow["workers"], "exchange_seconds");
@@ -207,11 +199,8 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
     // The time of an exchange does not depend on the batch: with it a large batch gains more.
     let gain = |table: &serde_json::Value| {
         let epoch = |batch: f64| {
-            let curve = table["curve"].as_array().expect("lines");
-            number(
-                curve.iter().find(|line| number(line, "batch") == batch).expect("it is on both"),
-                "epoch_seconds",
-            )
+            let mut curve = list(&table["curve"]).iter();
+            number(curve.find(|line| number(line, "batch") == batch).expect("it is on both"), "epoch_seconds")
         };
         epoch(32.0) / epoch(256.0)
     };
@@ -219,19 +208,23 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
     let config = fs::read_to_string(folder.path().join("slow/chosen.config.json")).expect("it was written");
     assert!(config.contains("\"cluster\": {"), "{config}");
 
-    let kept = tuned(folder.path(), "kept", "--workers 3 --interconnect 10Gbit/s,30us --global-batch 160");
+    let options = "--budget 40MB --workers 3 --interconnect 10Gbit/s,30us --global-batch 160";
+    let kept = tuned(folder.path(), "kept", options);
     let batch = number(&kept["choice"], "batch");
     assert!(160.0 % batch == 0.0 && batch <= 160.0 / 3.0, "{kept}");
     assert_eq!(number(&kept["workers"], "passes"), (160.0 / batch / 3.0).ceil());
-    for line in kept["curve"].as_array().expect("lines") {
+    for line in list(&kept["curve"]) {
         assert!(160.0 % number(line, "batch") == 0.0, "{line}");
     }
 
     // The largest batch that keeps everything is 16, below the requested minimum.
-    let options = "--workers 3 --interconnect 10Gbit/s --global-batch 160 --min-batch 32";
-    let above = tuned_within("5MB", folder.path(), "above", options);
-    let curve = above["curve"].as_array().expect("lines");
-    assert_eq!(curve.iter().map(|line| number(line, "batch")).collect::<Vec<_>>(), [32.0, 40.0], "{above}");
+    let options = "--budget 5MB --workers 3 --interconnect 10Gbit/s --global-batch 160 --min-batch 32";
+    let above = tuned(folder.path(), "above", options);
+    assert_eq!(
+        list(&above["curve"]).iter().map(|line| number(line, "batch")).collect::<Vec<_>>(),
+        [32.0, 40.0],
+        "{above}"
+    );
 }
 
 #[test]
@@ -243,10 +236,8 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         ("uneven", "--workers 3 --interconnect 10Gbit/s,30us --global-batch 160 --min-batch 32"),
         ("nccl", "--workers 2 --interconnect 10Gbit/s --nccl --max-batch 64"),
     ] {
-        let tuned = tuned(folder.path(), study, options);
-        let line = format!("report {study} --format json");
-        let output = command(folder.path(), &line).output().expect("the program starts");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let tuned = tuned(folder.path(), study, &format!("--budget 40MB {options}"));
+        let report = json(folder.path(), &format!("report {study}"));
         fits_the_schema(&report);
         let (found, told) = (&report["workers"], &tuned["workers"]);
         for key in
@@ -262,8 +253,8 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         assert!(bound <= update * (1.0 + 1e-9) && update <= serial, "{study}: {found}");
         // NCCL sums all gradients of such a small network in one piece.
         assert_eq!(update == serial, study == "nccl", "{study}: {found}");
-        let resources = found["resources"].as_array().expect("a list");
-        let most = resources.iter().max_by(|a, b| number(a, "share").total_cmp(&number(b, "share")));
+        let resources = list(&found["resources"]).iter();
+        let most = resources.max_by(|a, b| number(a, "share").total_cmp(&number(b, "share")));
         let most = most.expect("there are some");
         assert!(number(most, "share") <= 1.0 + 1e-9, "{study}: {found}");
         let busiest = most["resource"].as_str().expect("a name");
@@ -271,7 +262,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         let words = told["busiest"].as_str().expect("words");
         assert!(words.starts_with(busiest), "{words}");
         // One worker exchanges nothing, and with more workers each of them does less.
-        let scaling = found["scaling"].as_array().expect("a list");
+        let scaling = list(&found["scaling"]);
         assert_eq!((number(&scaling[0], "workers"), number(&scaling[0], "efficiency")), (1.0, 1.0));
         let own = scaling.iter().find(|of| of["workers"] == told["workers"]).expect("it is among them");
         assert_eq!(own["global_batch"], told["global_batch"]);
@@ -286,13 +277,9 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         let single = &found["single"];
         let together = number(found, "samples_per_second");
         let times = together / number(single, "samples_per_second");
-        assert!(
-            (number(single, "times") / times - 1.0).abs() < 1e-9 && single["what"] == "yours",
-            "{single}"
-        );
-        let explained = command(folder.path(), &format!("explain {study} --format json")).output();
-        let explained: serde_json::Value =
-            serde_json::from_slice(&explained.expect("the program starts").stdout).expect("JSON");
+        assert!((number(single, "times") / times - 1.0).abs() < 1e-9, "{single}");
+        assert_eq!(single["what"], "yours");
+        let explained = json(folder.path(), &format!("explain {study}"));
         for key in ["learning_rate", "global_batch", "update_seconds", "busiest"] {
             assert_eq!(explained["explanation"][key], told[key], "{study}: {key}");
         }
@@ -300,6 +287,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
 }
 
 #[test]
+<<<<<<< HEAD
 fn workers_that_no_batch_is_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let tune = "tune --network mlp --device k40 --study s";
@@ -331,6 +319,17 @@ fn workers_that_no_batch_is_for() {
     fs::write(folder.path().join("plimsoll.toml"), "[tune]\nglobal-batch = 64\n").expect("a file");
     check(folder.path(), tune, 2, &["are for several workers"]);
     assert!(!folder.path().join("s/chosen.config.json").exists());
+=======
+fn a_file_of_settings_asks_for_workers_like_the_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (workers, says) in
+        [("workers = 4", "--workers needs --interconnect"), ("global-batch = 64", "are for several workers")]
+    {
+        fs::write(folder.path().join("plimsoll.toml"), format!("[tune]\n{workers}\n")).expect("a file");
+        check(folder.path(), "tune --network mlp --device k40 --study s", 2, &[says]);
+    }
+    assert!(!folder.path().join("s").exists());
+>>>>>>> h-g
 }
 
 #[test]
@@ -338,17 +337,11 @@ fn what_is_tuned_for_workers_is_trained_with_their_updates_by_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let workers = "--workers 2 --interconnect 1Gbit/s --global-batch 128";
     let line = format!("auto --network mlp --epochs 2 --study study --max-batch 64 {workers}");
-    let output =
-        command(folder.path(), &format!("{line} --format json")).output().expect("the program starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let tables: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let tables = json(folder.path(), &line);
     assert_eq!(number(&tables["training"], "global_batch"), 128.0, "{tables}");
     assert_eq!(number(&tables["workers"], "global_batch"), 128.0, "{tables}");
     // The same command finds its choice, and reports it again.
-    let again =
-        command(folder.path(), &format!("{line} --format json")).output().expect("the program starts");
-    let again: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
-    assert_eq!(again["workers"], tables["workers"]);
+    assert_eq!(json(folder.path(), &line)["workers"], tables["workers"]);
     let before = state(&folder);
     check(folder.path(), "run study --epochs 2 --workers 2", 0, &[]);
     assert!(state(&folder) == before, "two epochs were trained");

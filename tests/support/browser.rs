@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time limit of every answer.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Names of Chromium's program.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -41,24 +41,12 @@ impl Browser {
         let name = NAMES.iter().find(|name| runs(name))?;
         let profile = tempfile::tempdir().expect("a folder for the profile");
         let script = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null";
+        let options = "--headless=new --remote-debugging-pipe --no-sandbox --disable-gpu --disable-dev-shm-usage \
+                       --no-first-run --disable-extensions --disable-background-networking --disable-sync \
+                       --disable-component-update --mute-audio --hide-scrollbars --force-device-scale-factor=1";
         let mut process = Command::new("sh")
-            .args([
-                "-c",
-                script,
-                name,
-                "--headless=new",
-                "--remote-debugging-pipe",
-                "--no-sandbox",
-                "--disable-gpu",
-            ])
-            .args([
-                "--disable-dev-shm-usage",
-                "--no-first-run",
-                "--disable-extensions",
-                "--disable-background-networking",
-            ])
-            .args(["--disable-component-update", "--disable-sync", "--mute-audio", "--hide-scrollbars"])
-            .args(["--force-device-scale-factor=1", "--force-color-profile=srgb"])
+            .args(["-c", script, name])
+            .args(options.split_whitespace())
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -113,15 +101,11 @@ impl Browser {
 
     #[track_caller]
     fn next(&self, end: Instant, waits_for: &str) -> Value {
-        match self.messages.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(message) => message,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("the browser gave no answer to {waits_for} within {LIMIT:?}")
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                panic!("the browser ended while it was asked for {waits_for}")
-            }
-        }
+        let left = end.saturating_duration_since(Instant::now());
+        let message = self.messages.recv_timeout(left);
+        message.unwrap_or_else(|error| {
+            panic!("{waits_for}: the browser gave no answer within {LIMIT:?}: {error}")
+        })
     }
 
     /// Opens a file as `file://` and waits until it is loaded.
@@ -198,23 +182,10 @@ impl Browser {
         self.call("Input.insertText", &json!({ "text": text }));
     }
 
-    /// Returns the whole page as PNG.
-    pub fn picture(&mut self) -> Vec<u8> {
-        let asked = json!({ "format": "png", "captureBeyondViewport": true });
-        let size = self.call("Page.getLayoutMetrics", &json!({}));
-        let content = &size["cssContentSize"];
-        let mut asked = asked;
-        asked["clip"] =
-            json!({ "x": 0, "y": 0, "width": content["width"], "height": content["height"], "scale": 1 });
-        let shot = self.call("Page.captureScreenshot", &asked);
-        bytes_of(shot["data"].as_str().expect("a picture"))
-    }
-
-    /// Returns the page as printed, as PDF.
-    pub fn paper(&mut self) -> Vec<u8> {
+    /// Prints the page to PDF.
+    pub fn print(&mut self) {
         let asked = json!({ "preferCSSPageSize": true, "printBackground": true, "paperWidth": 8.27, "paperHeight": 11.69 });
-        let paper = self.call("Page.printToPDF", &asked);
-        bytes_of(paper["data"].as_str().expect("a document"))
+        self.call("Page.printToPDF", &asked);
     }
 
     /// Waits until the effect of the last event is drawn. On a busy machine a browser may draw no frame if nothing changed; the
@@ -231,11 +202,10 @@ impl Browser {
         for event in &self.events {
             let of = &event["params"];
             let level = |at: &Value| matches!(at.as_str(), Some("error" | "warning" | "assert"));
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             match event["method"].as_str().unwrap_or_default() {
-                "Network.requestWillBeSent" => {
-                    asked.push(of["request"]["url"].as_str().unwrap_or_default().to_owned());
-                }
-                "Network.webSocketCreated" => asked.push(of["url"].as_str().unwrap_or_default().to_owned()),
+                "Network.requestWillBeSent" => asked.push(text(&of["request"]["url"])),
+                "Network.webSocketCreated" => asked.push(text(&of["url"])),
                 "Runtime.exceptionThrown" => wrong.push(of["exceptionDetails"].to_string()),
                 "Runtime.consoleAPICalled" if level(&of["type"]) => wrong.push(of["args"].to_string()),
                 "Log.entryAdded" if level(&of["entry"]["level"]) => wrong.push(of["entry"].to_string()),
@@ -252,22 +222,4 @@ impl Drop for Browser {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// Decodes base64, in which the protocol writes bytes.
-fn bytes_of(text: &str) -> Vec<u8> {
-    let value = |c: u8| match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        other => panic!("{other} is no sign of base64"),
-    };
-    let signs: Vec<u8> = text.trim_end_matches('=').bytes().map(value).collect();
-    let of = |four: &[u8]| {
-        let all = four.iter().fold(0u32, |sum, sign| sum << 6 | u32::from(*sign)) << (6 * (4 - four.len()));
-        all.to_be_bytes()[1..four.len()].to_vec()
-    };
-    signs.chunks(4).flat_map(of).collect()
 }
