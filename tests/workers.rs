@@ -3,12 +3,8 @@
 
 use crate::program::{check, checked, command, json, list, number};
 use crate::report::fits_the_schema;
-<<<<<<< HEAD
-use crate::study_folder::{by_hand, check, command, state, table};
-=======
 use crate::study_folder::{by_hand, press_ctrl_c, state, table};
 use plimsoll::ir::{Optimizer, UpdateRule};
->>>>>>> h-g
 use plimsoll::runtime::Checkpoint;
 use plimsoll::runtime::group::threads;
 use plimsoll::study::data::DataSource;
@@ -287,39 +283,6 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
 }
 
 #[test]
-<<<<<<< HEAD
-fn workers_that_no_batch_is_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let tune = "tune --network mlp --device k40 --study s";
-    for (options, exit, says) in [
-        ("--workers 4", 2, "--interconnect"),
-        ("--interconnect 1Gbit/s", 2, "--workers"),
-        ("--global-batch 64", 2, "--workers"),
-        (
-            "--workers 1 --interconnect 1Gbit/s",
-            2,
-            "--interconnect and --global-batch are for several workers",
-        ),
-        ("--workers 0 --interconnect 1Gbit/s", 2, "1..=65536"),
-        ("--workers 2 --interconnect 1Gbps", 2, "a rate above zero with its unit"),
-        ("--workers 2 --interconnect 1Gbit/s,fast", 2, "a time such as 3ms"),
-        (
-            "--workers 2 --interconnect 1Gbit/s --global-batch 3 --min-batch 2",
-            2,
-            "divides a global batch of 3 into at least 2 parts",
-        ),
-        ("--workers 2 --interconnect 1Gbit/s --global-batch 9999", 2, "takes 9999 samples"),
-        ("--workers 60 --interconnect 1Gbit/s --min-batch 32", 2, "60 workers takes 1920 samples"),
-    ] {
-        check(folder.path(), &format!("{tune} {options}"), exit, &[says]);
-    }
-    // A file of settings acts like the line: missing options are requested, too.
-    fs::write(folder.path().join("plimsoll.toml"), "[tune]\nworkers = 4\n").expect("a file");
-    check(folder.path(), tune, 2, &["--workers needs --interconnect"]);
-    fs::write(folder.path().join("plimsoll.toml"), "[tune]\nglobal-batch = 64\n").expect("a file");
-    check(folder.path(), tune, 2, &["are for several workers"]);
-    assert!(!folder.path().join("s/chosen.config.json").exists());
-=======
 fn a_file_of_settings_asks_for_workers_like_the_line() {
     let folder = tempfile::tempdir().expect("a folder");
     for (workers, says) in
@@ -329,7 +292,6 @@ fn a_file_of_settings_asks_for_workers_like_the_line() {
         check(folder.path(), "tune --network mlp --device k40 --study s", 2, &[says]);
     }
     assert!(!folder.path().join("s").exists());
->>>>>>> h-g
 }
 
 #[test]

@@ -343,7 +343,7 @@ fn configs_are_read_strictly() {
         r#"
          /surprise 1 => at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, \
              `device`, `threads`, `link`, `paced`, `deterministic`, `precision`, `modelled`, `modelled_error`, \
-             `optimizer`, `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, \
+             `optimizer`, `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, \
              `learning_rate`, `predicted`, `measured`
          /schedule - => at the top level: missing field `schedule`
          /batch 0 => at batch: a batch has at least 1 sample
