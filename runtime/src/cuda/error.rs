@@ -157,6 +157,6 @@ mod tests {
         check(Of::CUDA_ERROR_DEVICE_UNAVAILABLE, Kind::Device, &unavailable);
         check(Of::CUDA_ERROR_ILLEGAL_ADDRESS, Kind::Device, &["CUDA_ERROR_ILLEGAL_ADDRESS", "checkpoint"]);
         check(Of::CUDA_ERROR_OUT_OF_MEMORY, Kind::Full, &["cuInit: no such thing", "lower the budget"]);
-        check(Of::CUDA_ERROR_NOT_FOUND, Kind::Device, &["plimsoll doctor"]);
+        check(Of::CUDA_ERROR_NOT_READY, Kind::Device, &["plimsoll doctor"]);
     }
 }
