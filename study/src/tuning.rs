@@ -121,7 +121,7 @@ pub(crate) fn tune(
         let found = tuner.choose_and_run(&mut search, theirs)?;
         kept = tuner.keeping_everything(&found.chosen, kept)?;
         let all = [Some(&found.chosen), kept.as_ref()];
-        let off: Vec<&Ran> = all.into_iter().flatten().filter(|ran| ran.measured.is_off()).collect();
+        let off: Vec<&Ran> = all.into_iter().flatten().filter(|ran| ran.is_off()).collect();
         let refit = !off.is_empty() && rounds.len() < REFITS;
         rounds.push(document::round(&tuner, &found, refit));
         if !refit {

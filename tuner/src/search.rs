@@ -107,7 +107,6 @@ impl Planned {
             batch,
             iteration,
             compute: trace.fastest_seconds(),
-            between: Seconds::ZERO,
             sharing,
             epoch: sharing.epoch(dataset, batch, iteration),
             peak: trace.resident_bytes + schedule.pool_bytes,
@@ -184,8 +183,6 @@ pub struct Candidate {
     pub iteration: Seconds,
     /// Seconds of the ops alone, each in its fastest alternative.
     pub compute: Seconds,
-    /// Seconds between two iterations, such as for input; 0 until it is measured.
-    pub between: Seconds,
     /// Division of an update among workers.
     pub sharing: Sharing,
     /// Seconds of one pass over the data: [`Sharing::epoch`].

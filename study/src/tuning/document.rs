@@ -1,7 +1,7 @@
 //! The record of a tuning in its study, `tuning/2`: all attempts and measurements, and the plans of the other
 //! policies at the chosen batch. It is computed once here, so that a report is quick and needs no device.
 
-use super::measured::{Measured, Ran, no_run};
+use super::measured::{Ran, no_run};
 use super::{Found, GOES_ON, NO_ALGORITHM_2, Tuner};
 use crate::error::{Error, Kind};
 use crate::report::policies::{self, TIME_LIMIT};
@@ -45,21 +45,21 @@ pub(crate) fn round(tuner: &Tuner<'_>, found: &Found, refit: bool) -> Round {
         recomputing_seconds: candidate.moved.recomputing,
         epoch_seconds: Some(candidate.epoch),
     };
-    let Measured { candidate, figures, .. } = found.chosen.measured;
+    let Ran { plan, measured, .. } = &found.chosen;
     Round {
         candidates: found.curve.iter().map(planned).collect(),
         no_plan: found.no_plan.clone(),
-        chosen: candidate.batch,
+        chosen: plan.candidate.batch,
         within: found.within,
-        predicted_seconds: candidate.iteration,
-        measured_seconds: figures.map(|figures| figures.iteration_seconds),
+        predicted_seconds: plan.candidate.iteration,
+        measured_seconds: measured.map(|figures| figures.iteration_seconds),
         refit,
     }
 }
 
 /// Returns the choice as a config.
-pub(crate) fn config(tuner: &Tuner<'_>, chosen: &Measured) -> Result<Config, Error> {
-    let (workload, request, batch) = (tuner.workload, tuner.request, chosen.candidate.batch);
+pub(crate) fn config(tuner: &Tuner<'_>, chosen: &Ran) -> Result<Config, Error> {
+    let (workload, request, batch) = (tuner.workload, tuner.request, chosen.batch());
     let RateRequest { base_batch, base_rate, rule } = request.rate;
     let rate = learning_rate(rule, base_batch, base_rate, batch)?;
     let per_epoch = workload.samples() / batch;
@@ -85,8 +85,8 @@ pub(crate) fn config(tuner: &Tuner<'_>, chosen: &Measured) -> Result<Config, Err
         policy: request.policy().to_string(),
         schedule: "chosen.schedule.json".to_owned(),
         learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations },
-        predicted: chosen.predicted(),
-        measured: chosen.figures,
+        predicted: chosen.predicted,
+        measured: chosen.measured,
     })
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn tuning(
         why,
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: [
-            vec![best.measured.run("chosen"), keeping(keeper), your_own(tuner, yours)?],
+            vec![best.run("chosen"), keeping(keeper), your_own(tuner, yours)?],
             ways,
             vec![other_search(tuner, other)],
         ]
@@ -131,7 +131,7 @@ pub(crate) fn tuning(
 fn keeping(keeper: Option<&Ran>) -> Run {
     let what = "keeping everything";
     let note = Some("no batch size keeps everything within the budget".to_owned());
-    keeper.map_or(no_run(what, note), |ran| ran.measured.run(what))
+    keeper.map_or(no_run(what, note), |ran| ran.run(what))
 }
 
 /// Returns the name of the answer of the search that was not requested.
@@ -146,14 +146,14 @@ fn other_search(tuner: &Tuner<'_>, other: Option<&Ran>) -> Run {
     let what = other_name(tuner.request.search);
     let (least, most) = (tuner.request.min_batch, tuner.largest);
     let note = Some(format!("{NO_ALGORITHM_2} from {least} to {most}"));
-    other.map_or(no_run(what, note), |ran| ran.measured.run(what))
+    other.map_or(no_run(what, note), |ran| ran.run(what))
 }
 
 /// Returns the run of the user's own setting: the base batch with everything kept.
 fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     let what = "yours";
     if let Some(ran) = yours {
-        return Ok(ran.measured.run(what));
+        return Ok(ran.run(what));
     }
     let (batch, samples, budget) =
         (tuner.request.rate.base_batch, tuner.workload.samples(), tuner.request.budget);

@@ -78,7 +78,7 @@ impl Tuner<'_> {
         let (keeper, yours, other) = (keeper.as_deref(), yours.as_deref(), other.as_deref());
         let runs = Runs { best: &best, keeper, yours, ways, other };
         let tuning = document::tuning(self, profile, runs, rounds, why)?;
-        let config = document::config(self, &best.measured)?;
+        let config = document::config(self, &best)?;
         let (schedule, trace) = (best.plan.schedule.clone(), best.plan.trace.clone());
         Ok(Tuned { config, schedule, trace, tuning })
     }

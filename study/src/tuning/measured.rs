@@ -7,39 +7,54 @@ use plimsoll_ir::profile::BatchSamples;
 use plimsoll_ir::tuning::Run;
 use plimsoll_tuner::search::{Candidate, Confirmed, Planned};
 
-/// A choice and its measured times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Measured {
-    /// The planner's figures; `between` is the measured one.
-    pub candidate: Candidate,
-    /// Measured iteration and other figures; `None` if the device is modelled.
-    pub figures: Option<Figures>,
-    /// Relative error of the prediction.
-    pub predicted_error: f64,
+/// A plan that was run, or would have been if the device were not modelled.
+pub(crate) struct Ran {
+    pub plan: Planned,
+    /// Figures predicted by the model, but for the measured time between iterations.
+    pub predicted: Figures,
+    /// Measured figures; `None` on a modelled device.
+    pub measured: Option<Figures>,
+    /// Results of the run; `None` on a modelled device.
+    pub confirmed: Option<Confirmed>,
 }
 
-impl Measured {
-    /// Returns the model's prediction.
-    pub fn predicted(&self) -> Figures {
-        let candidate = &self.candidate;
-        Figures {
-            iteration_seconds: candidate.iteration,
-            relative_error: self.predicted_error,
-            between_seconds: candidate.between,
-            epoch_seconds: candidate.epoch,
-            peak_bytes: candidate.peak,
-        }
+impl Ran {
+    /// Returns a plan with its run, for an epoch of this many samples.
+    pub fn new(plan: Planned, confirmed: Option<Confirmed>, predicted_error: f64, samples: u64) -> Ran {
+        let Candidate { batch, iteration, sharing, peak, .. } = plan.candidate;
+        let between_seconds = confirmed.as_ref().map_or(Seconds::ZERO, |ran| ran.between);
+        let figures = |iteration_seconds, relative_error, peak_bytes| {
+            let epoch_seconds = sharing.epoch(samples, batch, iteration_seconds + between_seconds);
+            Figures { iteration_seconds, relative_error, between_seconds, epoch_seconds, peak_bytes }
+        };
+        let predicted = figures(iteration, predicted_error, peak);
+        let measured = confirmed.as_ref().map(|ran| figures(ran.iteration, ran.scatter, ran.peak));
+        Ran { plan, predicted, measured, confirmed }
+    }
+
+    pub fn batch(&self) -> u64 {
+        self.plan.candidate.batch
+    }
+
+    /// Returns the measured figures; for a modelled device, the model's.
+    fn known(&self) -> Figures {
+        self.measured.unwrap_or(self.predicted)
+    }
+
+    /// Returns the seconds of an epoch; of a modelled device, the model's.
+    pub fn epoch(&self) -> Seconds {
+        self.known().epoch_seconds
     }
 
     /// Returns the run for the record.
-    pub(crate) fn run(&self, what: &str) -> Run {
-        let (batch, predicted) = (self.candidate.batch, Some(self.predicted()));
-        Run { what: what.to_owned(), batch, predicted, measured: self.figures, note: None }
+    pub fn run(&self, what: &str) -> Run {
+        let (predicted, measured) = (Some(self.predicted), self.measured);
+        Run { what: what.to_owned(), batch: self.batch(), predicted, measured, note: None }
     }
 
     /// Returns the workers' update: its passes as measured if they were, and its exchange as predicted.
-    pub(crate) fn update(&self, asked: &ClusterRequest) -> Cluster {
-        let Candidate { batch, sharing, .. } = self.candidate;
+    pub fn update(&self, asked: &ClusterRequest) -> Cluster {
+        let Candidate { batch, sharing, .. } = self.plan.candidate;
         let known = self.known();
         Cluster {
             workers: asked.workers,
@@ -52,81 +67,35 @@ impl Measured {
         }
     }
 
-    /// Returns the measured figures; for a modelled device, the model's.
-    pub fn known(&self) -> Figures {
-        self.figures.unwrap_or_else(|| self.predicted())
-    }
-
     /// Returns `true` if a run took more or less time than predicted, by more than the stated error, or more memory; `false` if
     /// it was not run.
-    pub(crate) fn is_off(&self) -> bool {
-        let Measured { candidate, figures, predicted_error } = self;
-        let Some(figures) = figures else { return false };
-        let off = figures.iteration_seconds / candidate.iteration - 1.0;
+    pub fn is_off(&self) -> bool {
+        let Some(measured) = self.measured else { return false };
+        let Figures { iteration_seconds, relative_error, peak_bytes, .. } = self.predicted;
+        let off = measured.iteration_seconds / iteration_seconds - 1.0;
         tracing::info!(
-            "batch {}: predicted {} within {:.1} %, measured {}, {:+.1} % off",
-            candidate.batch,
-            candidate.iteration,
-            predicted_error * 100.0,
-            figures.iteration_seconds,
+            "batch {}: predicted {iteration_seconds} within {:.1} %, measured {}, {:+.1} % off",
+            self.batch(),
+            relative_error * 100.0,
+            measured.iteration_seconds,
             off * 100.0
         );
         // A time that is not a number is off.
-        !(off.abs() <= *predicted_error && figures.peak_bytes <= candidate.peak)
-    }
-}
-
-/// Returns the record of a way to train that was not run, with the reason.
-pub(crate) fn no_run(what: &str, note: Option<String>) -> Run {
-    Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note }
-}
-
-/// A plan that was run, or would have been if the device were not modelled.
-pub(crate) struct Ran {
-    pub measured: Measured,
-    pub plan: Planned,
-    /// Results of the run; `None` on a modelled device.
-    pub confirmed: Option<Confirmed>,
-}
-
-impl Ran {
-    /// Returns a plan with its run, for an epoch of this many samples.
-    pub fn new(plan: Planned, confirmed: Option<Confirmed>, predicted_error: f64, samples: u64) -> Ran {
-        let Candidate { batch, iteration, sharing, .. } = plan.candidate;
-        let between = confirmed.as_ref().map_or(Seconds::ZERO, |ran| ran.between);
-        let epoch_of = |iteration| sharing.epoch(samples, batch, iteration + between);
-        let figures = confirmed.as_ref().map(|ran| Figures {
-            iteration_seconds: ran.iteration,
-            relative_error: ran.scatter,
-            between_seconds: between,
-            epoch_seconds: epoch_of(ran.iteration),
-            peak_bytes: ran.peak,
-        });
-        let candidate = Candidate { between, epoch: epoch_of(iteration), ..plan.candidate };
-        Ran { measured: Measured { candidate, figures, predicted_error }, plan, confirmed }
-    }
-
-    pub fn batch(&self) -> u64 {
-        self.measured.candidate.batch
-    }
-
-    /// Returns the seconds of an epoch; of a modelled device, the model's.
-    pub fn epoch(&self) -> Seconds {
-        self.measured.known().epoch_seconds
+        !(off.abs() <= relative_error && measured.peak_bytes <= peak_bytes)
     }
 
     /// Returns the source of the figures: `measured` or `modelled`.
     pub fn how_known(&self) -> &'static str {
-        if self.measured.figures.is_some() { "measured" } else { "modelled" }
+        if self.measured.is_some() { "measured" } else { "modelled" }
     }
 
     pub fn keeps_everything(&self) -> bool {
-        self.measured.candidate.keeps_everything()
+        self.plan.candidate.keeps_everything()
     }
 
     /// Returns the scatter of the measurements; 0 if the plan was not run.
     pub fn scatter(&self) -> f64 {
-        self.measured.figures.map_or(0.0, |figures| figures.relative_error)
+        self.measured.map_or(0.0, |figures| figures.relative_error)
     }
 
     /// States why this run, which keeps everything, is better than `other`, if it is: its epoch is shorter by more than counts
@@ -162,6 +131,11 @@ impl Ran {
             None
         }
     }
+}
+
+/// Returns the record of a way to train that was not run, with the reason.
+pub(crate) fn no_run(what: &str, note: Option<String>) -> Run {
+    Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note }
 }
 
 /// Describes an iteration whose time differs from its prediction by more than the stated error, with all three numbers.
@@ -203,9 +177,13 @@ pub(crate) fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::Bytes;
     use plimsoll_ir::profile::{AlternativeSamples, OpSamples};
+    use plimsoll_ir::schedule::Link;
     use plimsoll_ir::trace::Phase;
+    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_testing::chain_trace;
+    use plimsoll_tuner::search::Sharing;
+    use plimsoll_tuner::{PlanRequest, Policy, plan};
 
     #[test]
     fn a_prediction_that_was_further_off_than_stated_is_told_with_both_numbers() {
@@ -226,6 +204,32 @@ mod tests {
         check(0.009_2, &[]);
         check(0.023_98, &["23.98 ms", "+139.8 % off", "10 ms", "8.6 %"]);
         check(0.008, &["-20.0 % off"]);
+    }
+
+    #[test]
+    fn a_run_is_off_beyond_the_stated_error_or_with_a_larger_peak() {
+        let figures = |iteration, relative_error, peak| Figures {
+            iteration_seconds: Seconds(iteration),
+            relative_error,
+            between_seconds: Seconds::ZERO,
+            epoch_seconds: Seconds(1.0),
+            peak_bytes: Bytes(peak),
+        };
+        let trace = chain_trace(2);
+        let request = PlanRequest::new(Bytes(1 << 40), Link::symmetric(BytesPerSecond(1e9)), Policy::Keep);
+        let outcome = plan(&trace, &request).expect("a sound request");
+        let schedule = outcome.plan().expect("memory is plenty").schedule.clone();
+        let plan = Planned::new(trace, schedule, Sharing::ALONE, 10);
+        let mut ran = Ran { predicted: figures(1.0, 0.05, 100), ..Ran::new(plan, None, 0.0, 10) };
+        assert!(!ran.is_off(), "it was not run");
+        let mut is_off = |iteration, scatter, peak| {
+            ran.measured = Some(figures(iteration, scatter, peak));
+            ran.is_off()
+        };
+        // A measurement that scatters does not excuse the prediction.
+        assert!(is_off(1.06, 0.02, 100) && is_off(0.9, 0.0, 100));
+        assert!(!is_off(1.04, 0.02, 100) && !is_off(0.96, 0.0, 90));
+        assert!(is_off(1.0, 0.0, 101) && is_off(f64::NAN, 0.0, 100));
     }
 
     fn samples(batch: u64, usual: &[f64], alternative: &[f64]) -> BatchSamples {

@@ -58,7 +58,7 @@ impl Tuner<'_> {
             Some(known) => self.ran(plan, known.confirmed.clone()),
         };
         let note = format!("{passes} passes of {part} for an update of {base}, everything kept");
-        Ok(Run { note: Some(note), ..ran.measured.run(what) })
+        Ok(Run { note: Some(note), ..ran.run(what) })
     }
 
     fn recomputed(&mut self, base: u64) -> Result<Run, Error> {
@@ -71,7 +71,7 @@ impl Tuner<'_> {
             }
             Ok(plan) => {
                 let note = "the fastest plan that was found without swapping".to_owned();
-                Ok(Run { note: Some(note), ..self.measure(plan)?.measured.run(RECOMPUTED) })
+                Ok(Run { note: Some(note), ..self.measure(plan)?.run(RECOMPUTED) })
             }
         }
     }
