@@ -9,7 +9,6 @@ mod allocations;
 mod bf16;
 mod data_files;
 mod devices;
-mod draws;
 mod feeding;
 mod pytorch;
 mod same_bits;
