@@ -1,7 +1,7 @@
 //! The devices: `null` against the simulation, `cpu` against its link, its memory and its failures.
 
-use crate::support::{everything, keep, naive, training, zoo};
-use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
+use crate::support::{advance, cpu, everything, keep, link, loaded, naive, trainer, training, zoo};
+use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule, Stream};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Alternative;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -9,6 +9,7 @@ use plimsoll_runtime::{
     Cpu, CpuOptions, Executor, HostMemory, Kind, MemoryLayout, Null, RuntimeError, host_slab,
 };
 use plimsoll_testing::{Random, random_schedule};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -20,12 +21,8 @@ fn timed_program(seed: u64) -> plimsoll_ir::program::Program {
         op.seconds = Seconds(random.below(1000) as f64 * 1e-6);
         if random.percent(30) {
             let seconds = Seconds(random.below(2000) as f64 * 1e-6);
-            let name = "another".to_owned();
-            op.alternatives.push(Alternative {
-                name,
-                seconds,
-                workspace_bytes: Bytes(256 * random.below(9)),
-            });
+            let workspace_bytes = Bytes(256 * random.below(9));
+            op.alternatives.push(Alternative { name: "another".into(), seconds, workspace_bytes });
         }
     }
     program
@@ -40,10 +37,7 @@ fn null_takes_exactly_the_simulated_times() {
         for duplex in [Duplex::Full, Duplex::Half] {
             schedule.link.duplex = duplex;
             schedule.link.latency_seconds = Seconds(seed as f64 * 1e-6);
-            let layout = MemoryLayout::of(&program, &schedule);
-            let mut executor =
-                Executor::new(Box::new(Null::new(schedule.link)), layout).expect("null has room");
-            let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+            let (mut executor, loaded) = loaded(Null::new(schedule.link), &program, &schedule);
             let measured = executor.run_timed(&loaded).expect("null does not fail");
             assert_eq!(measured, simulate(&program.trace, &schedule), "seed {seed}, {duplex:?}");
         }
@@ -58,32 +52,26 @@ fn a_schedule_is_checked_before_it_runs() {
     let check = |change: &dyn Fn(&mut Schedule), expected: &str| {
         let mut changed = schedule.clone();
         change(&mut changed);
-        let mut executor =
-            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+        let mut executor = Executor::new(Box::new(cpu()), layout).expect("it is small");
         let error = executor.load(&program, &changed).expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
     };
     check(&|s| drop(s.commands.pop()), "not valid");
     check(&|s| s.trace = "another".into(), "not valid");
     check(&|s| s.pool_bytes = Bytes(64), "not valid");
-    check(
-        &|s| {
-            s.pool_bytes += Bytes(4096);
-            s.budget_bytes += Bytes(4096);
-        },
-        "too small",
-    );
-}
-
-#[test]
-fn operands_off_the_alignment_are_refused() {
-    let program = training(&zoo("mlp"), 4);
-    let mut schedule = keep(&program.trace);
-    schedule.buffers.iter_mut().for_each(|b| b.offset += Bytes(4));
-    schedule.pool_bytes += Bytes(4);
-    schedule.budget_bytes += Bytes(4);
+    let grown = |s: &mut Schedule, bytes| {
+        s.pool_bytes += Bytes(bytes);
+        s.budget_bytes += Bytes(bytes);
+    };
+    check(&|s| grown(s, 4096), "too small");
+    let shifted = |s: &mut Schedule| {
+        s.buffers.iter_mut().for_each(|b| b.offset += Bytes(4));
+        grown(s, 4);
+    };
+    let mut schedule = schedule.clone();
+    shifted(&mut schedule);
     let layout = MemoryLayout::of(&program, &schedule);
-    let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+    let mut executor = Executor::new(Box::new(cpu()), layout).expect("it is small");
     let error = executor.load(&program, &schedule).expect_err("4 is no multiple of 256").to_string();
     assert!(error.contains("multiples of 256"), "{error}");
 }
@@ -93,10 +81,8 @@ fn operands_off_the_alignment_are_refused() {
 fn a_loaded_program_runs_nowhere_else() {
     let program = training(&zoo("mlp"), 4);
     let schedule = keep(&program.trace);
-    let layout = MemoryLayout::of(&program, &schedule);
-    let new = || Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
-    let loaded = new().load(&program, &schedule).expect("the schedule is valid");
-    let _ = new().run(&loaded);
+    let [(_, loaded), (mut other, _)] = [0, 1].map(|_| loaded(cpu(), &program, &schedule));
+    let _ = other.run(&loaded);
 }
 
 #[test]
@@ -104,15 +90,9 @@ fn the_host_slab_takes_the_offloaded_extents_and_nothing_else() {
     let program = training(&everything(), 4);
     assert_eq!(host_slab(&program.trace, &keep(&program.trace)).bytes(), Bytes::ZERO);
     let schedule = naive(&program.trace);
-    let mut offloaded: Vec<_> = schedule
-        .commands
-        .iter()
-        .filter(|c| c.stream() == plimsoll_ir::schedule::Stream::Offload)
-        .filter_map(Command::transfer)
-        .map(|(tensor, _, _)| tensor)
-        .collect();
-    offloaded.sort_unstable();
-    offloaded.dedup();
+    let offloads = schedule.commands.iter().filter(|c| c.stream() == Stream::Offload);
+    let offloaded: BTreeSet<_> =
+        offloads.filter_map(Command::transfer).map(|(tensor, _, _)| tensor).collect();
     let expected: Bytes = offloaded.iter().map(|t| program.trace.tensors[t.index()].bytes).sum();
     assert!(expected > Bytes::ZERO, "naive swapping offloads something");
     assert_eq!(host_slab(&program.trace, &schedule).bytes(), expected);
@@ -129,9 +109,7 @@ fn a_paced_link_takes_its_time() {
         let link = Link { duplex, latency_seconds, ..Link::symmetric(rate) };
         let schedule = Schedule { link, ..schedule.clone() };
         let options = CpuOptions { link: Some(link), ..CpuOptions::default() };
-        let layout = MemoryLayout::of(&program, &schedule);
-        let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let (mut executor, loaded) = loaded(Cpu::new(options), &program, &schedule);
         executor.run(&loaded).expect("a first iteration");
         let measured = executor.run_timed(&loaded).expect("a timed iteration");
         let mut told = [0.0; 3];
@@ -159,10 +137,7 @@ fn a_paced_link_takes_its_time() {
 fn a_kernel_that_panics_is_an_error_and_no_hang() {
     let program = training(&zoo("mlp"), 4);
     for schedule in [keep(&program.trace), naive(&program.trace)] {
-        let layout = MemoryLayout::of(&program, &schedule);
-        let mut executor =
-            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let (mut executor, loaded) = loaded(cpu(), &program, &schedule);
         let run = |executor: &mut Executor, label: i32| {
             executor.write_images(&loaded, &[0; 4 * 64 * 4]).expect("the images fit");
             executor.write_labels(&loaded, &[label.to_le_bytes(); 4].concat()).expect("the labels fit");
@@ -223,7 +198,7 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
 #[test]
 fn more_memory_than_the_machine_has_is_refused() {
     let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), ..MemoryLayout::default() };
-    match Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout) {
+    match Executor::new(Box::new(cpu()), layout) {
         Err(RuntimeError { kind: Kind::OutOfMemory { needed, .. }, .. }) => {
             assert_eq!(needed, Bytes(1 << 60));
         }
@@ -236,8 +211,8 @@ fn swapping_through_a_file_gives_the_same_bits() {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let run = |host: HostMemory| {
         let options = CpuOptions { host, poison: true, ..CpuOptions::default() };
-        let mut trainer = crate::support::trainer(&zoo("mlp"), 8, options, &naive).expect("it is small");
-        crate::support::advance(&mut trainer, 10).expect("10 iterations run");
+        let mut trainer = trainer(&zoo("mlp"), 8, options, &naive).expect("it is small");
+        advance(&mut trainer, 10).expect("10 iterations run");
         trainer.checkpoint().expect("the device can be read")
     };
     assert_eq!(run(HostMemory::File(folder.path().join("slab"))), run(HostMemory::Anonymous));
@@ -262,7 +237,7 @@ fn a_way_that_the_device_does_not_have_is_refused() {
     let load = |device: Box<dyn plimsoll_runtime::Device>| {
         Executor::new(device, layout).expect("it is small").load(&program, &schedule).map(|_| ())
     };
-    let error = load(Box::new(Cpu::new(CpuOptions::default()))).expect_err("it has one").to_string();
+    let error = load(Box::new(cpu())).expect_err("it has one").to_string();
     assert!(error.contains("alternatives of `") && error.contains("number 2"), "{error}");
-    load(Box::new(Null::new(crate::support::link()))).expect("it takes any time that it is told");
+    load(Box::new(Null::new(link()))).expect("it takes any time that it is told");
 }

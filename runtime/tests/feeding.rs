@@ -1,7 +1,8 @@
 //! Iterations that are fed as a trainer's are: each trains on the input that was given two iterations earlier.
 
-use crate::support::{evaluation_in, everything, keep, naive, plan, training_in};
-use plimsoll_ir::{Bytes, Float};
+use crate::support::{everything, keep, lowered, naive, plan, training_in};
+use plimsoll_ir::{Bytes, Float, Optimizer};
+use plimsoll_networks::Mode;
 use plimsoll_runtime::data::digits;
 use plimsoll_runtime::{Cpu, CpuOptions, Executor, Loaded, MemoryLayout, Trainer};
 
@@ -79,7 +80,7 @@ fn trainer(feature_maps: Float, swapped: bool, slots: bool) -> Trainer {
     let network = everything();
     let scheduler = if swapped { naive } else { keep };
     let program = training_in(feature_maps, &network, BATCH);
-    let evaluation = evaluation_in(feature_maps, &network, BATCH);
+    let evaluation = lowered(Optimizer::Sgd, &network, BATCH, Mode::Evaluate, feature_maps);
     let [schedule, evaluated] = [&program, &evaluation].map(|program| scheduler(&program.trace));
     let layout = MemoryLayout::of(&program, &schedule).union(MemoryLayout::of(&evaluation, &evaluated));
     assert_eq!(layout.feeding(&evaluation).input, Bytes::ZERO, "it trains nothing");

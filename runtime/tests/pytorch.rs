@@ -3,13 +3,12 @@
 //! `pytorch/references.py` documents the reference files and how they were made. Their truth is PyTorch in f64; they also
 //! hold the error of PyTorch's own f32, which is printed next to Plimsoll's.
 
+use crate::support::{cpu, keep, loaded, training_by};
 use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Role};
-use plimsoll_runtime::{
-    Cpu, CpuOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan,
-};
+use plimsoll_runtime::{Executor, LearningRateSchedule, Loaded, Trainer, TrainingPlan};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -92,12 +91,8 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
             *probability = 0.0;
         }
     }
-    let program = crate::support::training_by(reference.update.optimizer(), &network, reference.batch);
-    let schedule = crate::support::keep(&program.trace);
-    let device = Box::new(Cpu::new(CpuOptions::default()));
-    let mut executor =
-        Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("there is enough memory");
-    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let program = training_by(reference.update.optimizer(), &network, reference.batch);
+    let (executor, loaded) = loaded(cpu(), &program, &keep(&program.trace));
     let plan = TrainingPlan {
         network: network.spec.clone(),
         batch: reference.batch,
@@ -226,56 +221,20 @@ fn run_step(
 }
 
 #[test]
-fn three_steps_of_resnet18_are_those_of_pytorch() {
-    check(include_str!("pytorch/resnet18.json"));
-}
-
-#[test]
-fn three_steps_of_densenet121_are_those_of_pytorch() {
-    check(include_str!("pytorch/densenet121.json"));
-}
-
-#[test]
-fn three_steps_of_googlenet_are_those_of_pytorch() {
-    check(include_str!("pytorch/googlenet.json"));
-}
-
-#[test]
-fn three_steps_of_mobilenet_v2_are_those_of_pytorch() {
-    check(include_str!("pytorch/mobilenet_v2.json"));
-}
-
-#[test]
-fn three_steps_of_unet_are_those_of_pytorch() {
-    check(include_str!("pytorch/unet.json"));
-}
-
-#[test]
-fn three_steps_of_unet_by_adamw_are_those_of_pytorch() {
-    check(include_str!("pytorch/unet-adamw.json"));
-}
-
-#[test]
-fn three_steps_of_a_transformer_are_those_of_pytorch() {
-    check(include_str!("pytorch/gpt-tiny.json"));
-}
-
-#[test]
-fn three_steps_of_a_llama_are_those_of_pytorch() {
-    check(include_str!("pytorch/llama-tiny.json"));
-}
-
-#[test]
-fn three_steps_of_a_llama_by_adamw_are_those_of_pytorch() {
-    check(include_str!("pytorch/llama-tiny-adamw.json"));
-}
-
-#[test]
-fn three_steps_of_bert_are_those_of_pytorch() {
-    check(include_str!("pytorch/bert-tiny.json"));
-}
-
-#[test]
-fn three_steps_of_an_lstm_are_those_of_pytorch() {
-    check(include_str!("pytorch/lstm.json"));
+fn three_steps_are_those_of_pytorch() {
+    [
+        include_str!("pytorch/resnet18.json"),
+        include_str!("pytorch/densenet121.json"),
+        include_str!("pytorch/googlenet.json"),
+        include_str!("pytorch/mobilenet_v2.json"),
+        include_str!("pytorch/unet.json"),
+        include_str!("pytorch/unet-adamw.json"),
+        include_str!("pytorch/gpt-tiny.json"),
+        include_str!("pytorch/llama-tiny.json"),
+        include_str!("pytorch/llama-tiny-adamw.json"),
+        include_str!("pytorch/bert-tiny.json"),
+        include_str!("pytorch/lstm.json"),
+    ]
+    .into_iter()
+    .for_each(check);
 }

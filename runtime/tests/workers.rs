@@ -1,7 +1,8 @@
 //! Workers: an update is the same bits for any split of its virtual workers, and any end of one worker ends all.
 
 use crate::support::{
-    advance, everything, keep, naive, plan, plan_by, trainer, training, training_by, training_in, zoo,
+    Altered, advance, cpu, everything, keep, loaded, naive, plan, plan_by, side_by_side, trainer, training,
+    training_by, training_in, zoo,
 };
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
@@ -13,8 +14,8 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::{
-    Checkpoint, Cpu, CpuOptions, Executor, Kind, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
-    Trainer, TrainingPlan,
+    Checkpoint, Cpu, CpuOptions, Executor, Kind, LearningRateSchedule, MemoryLayout, Observation, Outcome,
+    RuntimeError, Trainer, TrainingPlan,
 };
 use plimsoll_tuner::{PlanRequest, Policy};
 use std::path::Path;
@@ -82,6 +83,11 @@ fn planned(trace: &Trace, policy: Policy) -> Schedule {
     panic!("{policy} does not fit 1.5 times what keeping everything takes")
 }
 
+/// Results of this many workers, each on its own thread.
+fn on_workers<T: Send>(workers: usize, work: impl Fn(usize, Box<dyn Group>) -> T + Sync) -> Vec<T> {
+    side_by_side(threads(workers), |group| work(group.facts().rank, group))
+}
+
 /// Trains on this many workers until `until` updates are done; returns worker 0's state and checks that all have it.
 fn train(
     network: &Network,
@@ -103,28 +109,18 @@ fn train_as(
     until: u64,
     from: Option<&Checkpoint>,
 ) -> Checkpoint {
-    let states: Vec<Checkpoint> = std::thread::scope(|scope| {
-        let begin = |group: Box<dyn Group>| {
-            scope.spawn(move || {
-                let first = group.facts().rank == 0;
-                let mut trainer = worker(network, plan.clone(), scheduler, group).expect("it is small");
-                if let Some(checkpoint) = from.filter(|_| first) {
-                    trainer.resume(checkpoint, Path::new("a state")).expect("it is of the same training");
-                }
-                let outcome =
-                    trainer.train(&*images(), until, &mut |seen| assert!(seen.loss.is_finite()), &|| false);
-                assert_eq!(outcome.expect("it trains"), Outcome::Finished);
-                assert_eq!(trainer.step(), until);
-                trainer.checkpoint().expect("the device can be read")
-            })
-        };
-        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
-        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    let mut states = on_workers(workers, |rank, group| {
+        let mut trainer = worker(network, plan.clone(), scheduler, group).expect("it is small");
+        if let Some(checkpoint) = from.filter(|_| rank == 0) {
+            trainer.resume(checkpoint, Path::new("a state")).expect("it is of the same training");
+        }
+        let outcome = trainer.train(&*images(), until, &mut |seen| assert!(seen.loss.is_finite()), &|| false);
+        assert_eq!(outcome.expect("it trains"), Outcome::Finished);
+        assert_eq!(trainer.step(), until);
+        trainer.checkpoint().expect("the device can be read")
     });
-    states
-        .iter()
-        .for_each(|state| assert_eq!(bits(state), bits(&states[0]), "all workers have the same state"));
-    states.into_iter().next().expect("there is a worker")
+    assert!(states.iter().all(|state| bits(state) == bits(&states[0])), "all workers have the same state");
+    states.swap_remove(0)
 }
 
 fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
@@ -193,19 +189,12 @@ fn thirty_random_restarts_on_other_workers_change_no_bit() {
 fn a_faster_worker_makes_more_of_the_passes_and_changes_no_bit() {
     let network = everything();
     let whole = train(&network, 6, &keep, 1, 5, None);
-    let of_workers: Vec<_> = std::thread::scope(|scope| {
-        let begin = |(group, pass): (Box<dyn Group>, f64)| {
-            let network = &network;
-            scope.spawn(move || {
-                let trainer = worker(network, of(network, 6), &keep, group).expect("it is small");
-                let mut trainer = trainer.at_pace(Seconds(pass));
-                trainer.train(&*images(), 5, &mut |_| {}, &|| false).expect("it trains");
-                let state = trainer.checkpoint().expect("the device can be read");
-                (trainer.virtual_workers(), bits(&state))
-            })
-        };
-        let all: Vec<_> = threads(3).into_iter().zip([3.0, 1.0, 1.5]).map(begin).collect();
-        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    let of_workers = on_workers(3, |rank, group| {
+        let trainer = worker(&network, of(&network, 6), &keep, group).expect("it is small");
+        let mut trainer = trainer.at_pace(Seconds([3.0, 1.0, 1.5][rank]));
+        trainer.train(&*images(), 5, &mut |_| {}, &|| false).expect("it trains");
+        let state = trainer.checkpoint().expect("the device can be read");
+        (trainer.virtual_workers(), bits(&state))
     });
     let expected = [Some(0..1), Some(1..4), Some(4..6)].map(|own| (own, bits(&whole)));
     assert!(of_workers == expected, "{:?}", of_workers.iter().map(|(own, _)| own).collect::<Vec<_>>());
@@ -221,45 +210,30 @@ fn one_virtual_worker_is_a_plain_training() {
 }
 
 /// Images, some of them without a label.
-struct Unlabelled(Box<dyn Dataset>);
-
-impl Dataset for Unlabelled {
-    fn name(&self) -> &'static str {
-        "unlabelled"
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn image(&self) -> Shape {
-        self.0.image()
-    }
-    fn classes(&self) -> u32 {
-        self.0.classes()
-    }
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
-        self.0.read(index, input, labels)?;
+fn partly_labelled() -> Box<dyn Dataset> {
+    let read = |data: &dyn Dataset, index: usize, pixels: &mut [f32], labels: &mut [i32]| {
+        data.read(index, Input::Pixels(pixels), labels)?;
         if index % 3 == 1 {
             labels[0] = -1;
         }
         Ok(())
-    }
+    };
+    Box::new(Altered { data: images(), read })
 }
 
 /// Without batch norm and dropout, an update of several virtual workers is that of one large batch, except for rounding.
 #[test]
 fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
     let network = zoo("mlp");
-    let sets: [Box<dyn Dataset>; 2] = [images(), Box::new(Unlabelled(images()))];
-    for data in sets {
+    for (data, what) in [(images(), "all labels"), (partly_labelled(), "some labels")] {
         let mut large = trainer(&network, 4 * BATCH, CpuOptions::default(), &keep).expect("it is small");
-        let (mut losses, mut shared) = (Vec::new(), Vec::new());
-        large
-            .train(&*data, 5, &mut |seen| losses.push((seen.loss, seen.accuracy)), &|| false)
-            .expect("it trains");
         let mut small = worker(&network, of(&network, 4), &keep, alone()).expect("it is small");
-        small
-            .train(&*data, 5, &mut |seen| shared.push((seen.loss, seen.accuracy)), &|| false)
-            .expect("it trains");
+        let [losses, shared] = [&mut large, &mut small].map(|trainer| {
+            let mut seen = Vec::new();
+            let observe = &mut |o: &Observation| seen.push((o.loss, o.accuracy));
+            trainer.train(&*data, 5, observe, &|| false).expect("it trains");
+            seen
+        });
         assert_eq!((losses.len(), shared.len()), (5, 5));
         for (one, all) in losses.iter().zip(&shared) {
             assert!((one.0 - all.0).abs() < 1e-5 * one.0 && (one.1 - all.1).abs() < 1e-6, "{one:?} {all:?}");
@@ -270,7 +244,7 @@ fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
             let [one, all] =
                 [&large, &small].map(|state: &Checkpoint| state.region(name).expect("both have it"));
             let pairs = one.into_iter().zip(all);
-            assert_eq!(pairs.filter(|both| apart(*both)).count(), 0, "{name} on {}", data.name());
+            assert_eq!(pairs.filter(|both| apart(*both)).count(), 0, "{name} of {what}");
         }
         let mut momenta =
             large.names().filter(|name| name.starts_with("momentum/")).flat_map(|name| large.region(name));
@@ -298,35 +272,6 @@ fn every_split_gives_the_same_bits_by_adamw() {
     }
 }
 
-/// Order of the first epoch.
-fn order(network: &Network) -> Vec<u32> {
-    let mut order = Vec::new();
-    epoch_order(images().len(), plan(network, BATCH).seed, 0, &mut order);
-    order
-}
-
-/// Data set that starts this many samples later in an order.
-struct Later(Box<dyn Dataset>, Vec<u32>, usize);
-
-impl Dataset for Later {
-    fn name(&self) -> &'static str {
-        "later"
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn image(&self) -> Shape {
-        self.0.image()
-    }
-    fn classes(&self) -> u32 {
-        self.0.classes()
-    }
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
-        let place = self.1.iter().position(|sample| *sample as usize == index).expect("all are in it");
-        self.0.read(self.1[(place + self.2) % self.1.len()] as usize, input, labels)
-    }
-}
-
 #[test]
 fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
     let network = everything();
@@ -335,9 +280,15 @@ fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
         plain.train(data, 1, &mut |_| {}, &|| false).expect("it trains");
         plain.checkpoint().expect("it can be read")
     };
+    let mut order = Vec::new();
+    epoch_order(images().len(), plan(&network, BATCH).seed, 0, &mut order);
     // Virtual worker 1's samples come first.
-    let second = Later(images(), order(&network), BATCH as usize);
-    let (first, second) = (after_one(&*images()), after_one(&second));
+    let read = |data: &dyn Dataset, index: usize, pixels: &mut [f32], labels: &mut [i32]| {
+        let place = order.iter().position(|sample| *sample as usize == index).expect("all are in it");
+        let later = order[(place + BATCH as usize) % order.len()] as usize;
+        data.read(later, Input::Pixels(pixels), labels)
+    };
+    let (first, second) = (after_one(&*images()), after_one(&Altered { data: images(), read }));
     let both = train(&network, 2, &keep, 2, 1, None);
     let names: Vec<&str> = both.names().filter(|name| name.starts_with("state/")).collect();
     assert!(!names.is_empty());
@@ -355,95 +306,53 @@ fn ends(
     plan_of: impl Fn(usize) -> TrainingPlan + Sync,
     work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
 ) -> Vec<Result<(), RuntimeError>> {
-    let (network, plan_of) = (&everything(), &plan_of);
-    ends_of(workers, |rank, group| worker(network, plan_of(rank), &keep, group), work)
+    let network = everything();
+    on_workers(workers, |rank, group| work(rank, worker(&network, plan_of(rank), &keep, group)?))
 }
 
-/// The same for workers made by this function.
-fn ends_of(
-    workers: usize,
+/// Checks that three workers, of whom worker 2 has data of this seed, train nothing, and that all report the reason.
+fn all_say(
     worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync,
-    work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
-) -> Vec<Result<(), RuntimeError>> {
-    let (worker, work) = (&worker, &work);
-    std::thread::scope(|scope| {
-        let begin = |group: Box<dyn Group>| {
-            scope.spawn(move || {
-                let rank = group.facts().rank;
-                work(rank, worker(rank, group)?)
-            })
-        };
-        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
-        all.into_iter().map(|worker| worker.join().expect("no panic")).collect()
-    })
+    seed: u64,
+    expected: &str,
+) {
+    let ended = on_workers(3, |rank, group| {
+        let (mut trainer, seed) = (worker(rank, group)?, if rank == 2 { seed } else { 5 });
+        let data = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, seed);
+        let ended = trainer.train(&*data, 3, &mut |_| panic!("nothing is trained"), &|| false);
+        assert_eq!(trainer.step(), 0);
+        ended
+    });
+    for ended in ended {
+        let words = ended.expect_err("they differ").to_string();
+        assert!(words.starts_with(expected), "{words}");
+    }
 }
 
 #[test]
 fn workers_that_train_something_else_are_named_before_the_first_update() {
     let network = everything();
-    let plans = |rank| match rank {
-        2 => TrainingPlan { rate: LearningRateSchedule::constant(0.5), ..of(&network, 4) },
-        _ => of(&network, 4),
-    };
-    let train = |_, mut trainer: Trainer| {
-        let ended = trainer.train(&*images(), 3, &mut |_| panic!("nothing is trained"), &|| false);
-        assert_eq!(trainer.step(), 0);
-        ended.map(|_| ())
-    };
-    for ended in ends(3, plans, train) {
-        let words = ended.expect_err("they differ").to_string();
-        assert!(words.starts_with("worker 2 has another learning rate than worker 0: 0.5, "), "{words}");
-    }
-    let beta = |rank| match rank {
-        1 => UpdateRule::Adamw { beta1: 0.8, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+    let plan = || of(&network, 4);
+    let by = |plan: TrainingPlan, group| worker(&network, plan, &keep, group);
+    all_say(|_, group| by(plan(), group), 6, "worker 2 has another checksum of its data than worker 0");
+    let rate = |rank| if rank == 2 { LearningRateSchedule::constant(0.5) } else { plan().rate };
+    let rates = |rank, group| by(TrainingPlan { rate: rate(rank), ..plan() }, group);
+    all_say(rates, 5, "worker 2 has another learning rate than worker 0: 0.5, ");
+    let update = |rank| match rank {
+        2 => UpdateRule::Adamw { beta1: 0.8, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
         _ => UpdateRule::usual(Optimizer::Adamw),
     };
-    for ended in ends(2, |rank| TrainingPlan { update: beta(rank), ..of(&network, 4) }, train) {
-        let words = ended.expect_err("they differ").to_string();
-        assert_eq!(words, "worker 1 has another beta1 than worker 0: 0.8, not 0.9");
-    }
-    let data = |rank, mut trainer: Trainer| {
-        let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 6);
-        let data = if rank == 1 { other } else { images() };
-        trainer.train(&*data, 3, &mut |_| {}, &|| false).map(|_| ())
-    };
-    for ended in ends(2, |_| of(&network, 4), data) {
-        let words = ended.expect_err("they differ").to_string();
-        assert!(words.starts_with("worker 1 has another checksum of its data than worker 0"), "{words}");
-    }
-}
-
-/// Checks that nothing is trained, and that all workers report the reason.
-fn all_say(worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync, expected: &str) {
-    let train = |_, mut trainer: Trainer| {
-        trainer.train(&*images(), 3, &mut |_| panic!("nothing is trained"), &|| false).map(|_| ())
-    };
-    for ended in ends_of(2, worker, train) {
-        assert_eq!(ended.expect_err("they differ").to_string(), expected);
-    }
-}
-
-#[test]
-fn workers_of_another_precision_are_named_before_the_first_update() {
-    let network = everything();
+    let updates = |rank, group| by(TrainingPlan { update: update(rank), ..plan() }, group);
+    all_say(updates, 5, "worker 2 has another beta1 than worker 0: 0.8, not 0.9");
     let in_bf16 = |rank, group| {
-        let feature_maps = if rank == 1 { Float::Bf16 } else { Float::F32 };
-        worker_of(&training_in(feature_maps, &network, BATCH), of(&network, 4), &keep, group)
+        let feature_maps = if rank == 2 { Float::Bf16 } else { Float::F32 };
+        worker_of(&training_in(feature_maps, &network, BATCH), plan(), &keep, group)
     };
-    all_say(in_bf16, "worker 1 has another precision than worker 0: bf16, not f32");
-}
-
-#[test]
-fn workers_of_another_commit_are_named_whatever_else_differs() {
-    let network = everything();
-    let built = |rank, group| {
-        let rate = LearningRateSchedule::constant(0.05 * (1 + rank) as f64);
-        let trainer = worker(&network, TrainingPlan { rate, ..of(&network, 4) }, &keep, group)?;
-        Ok(trainer.built_as(format!("1.0.0 (commit {rank})")))
-    };
-    let expected =
-        "worker 1 has another version of Plimsoll than worker 0: 1.0.0 (commit 1), not 1.0.0 (commit 0)";
-    all_say(built, expected);
+    all_say(in_bf16, 5, "worker 2 has another precision than worker 0: bf16, not f32");
+    // Whatever else differs.
+    let built = |rank, group| Ok(rates(rank, group)?.built_as(format!("1.0.0 (commit {})", rank / 2)));
+    let versions = "1.0.0 (commit 1), not 1.0.0 (commit 0)";
+    all_say(built, 5, &format!("worker 2 has another version of Plimsoll than worker 0: {versions}"));
 }
 
 #[test]
@@ -596,18 +505,13 @@ fn what_cannot_be_shared_is_refused() {
         worker(&network, of(&network, 2), &keep, group),
         "virtual workers: expected at least the 3 workers, found 2",
     );
-    let (program, schedule) = (training(&network, BATCH), keep(&training(&network, BATCH).trace));
-    let load =
-        || Executor::new(Box::new(Cpu::new(CpuOptions::default())), MemoryLayout::of(&program, &schedule));
-    let mut executor = load().expect("it is small");
-    let whole = executor.load(&program, &schedule).expect("it is valid");
-    says(Trainer::sharing(executor, whole.clone(), None, of(&network, 2), alone()), "loaded in two parts");
-    let mut executor = load().expect("it is small");
-    let whole = executor.load(&program, &schedule).expect("it is valid");
-    says(
-        Trainer::new(executor, whole, None, of(&network, 2)),
-        "virtual workers of a plain training: expected 1",
-    );
+    let program = training(&network, BATCH);
+    let load = || loaded(cpu(), &program, &keep(&program.trace));
+    let (executor, whole) = load();
+    says(Trainer::sharing(executor, whole, None, of(&network, 2), alone()), "loaded in two parts");
+    let (executor, whole) = load();
+    let plain = Trainer::new(executor, whole, None, of(&network, 2));
+    says(plain, "virtual workers of a plain training: expected 1");
 }
 
 /// A checkpoint of several virtual workers records their number, and fits no other training.

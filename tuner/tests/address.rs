@@ -2,9 +2,9 @@
 //! any slack are found.
 
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
-use plimsoll_testing::Random;
+use plimsoll_ir::trace::{Phase, Trace};
+use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_testing::{Random, hand};
 use plimsoll_tuner::address::{Addresses, Block, Item, ItemId, Slot, Work, assign, most_alive};
 use plimsoll_tuner::{Allow, PlanRequest, Policy, Trick, Tricks, plan};
 use std::cell::Cell;
@@ -15,6 +15,11 @@ use typed_index_collections::{TiSlice, TiVec};
 
 fn slots(range: Range<u32>) -> Range<Slot> {
     Slot(range.start)..Slot(range.end)
+}
+
+/// An item that is present in one piece.
+fn solid(during: Range<u32>, size: u64) -> Item {
+    Item { hull: Block { slots: slots(during), bytes: 0..size }, blocks: Vec::new() }
 }
 
 fn items(random: &mut Random, count: u64) -> TiVec<ItemId, Item> {
@@ -44,7 +49,7 @@ fn parts(item: &Item) -> &[Block] {
     if item.blocks.is_empty() { std::slice::from_ref(&item.hull) } else { &item.blocks }
 }
 
-/// Assigns twice, and compares every pair of blocks. Returns the height.
+/// Assigns twice, and checks that no blocks meet. Returns the height.
 fn check(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64, work: u64, seed: u64) -> u64 {
     let found = assign(items, limit, alignment, work, seed);
     assert_eq!(found, assign(items, limit, alignment, work, seed), "seed {seed}: it is deterministic");
@@ -52,26 +57,29 @@ fn check(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64, work: u64, s
     found.height
 }
 
-/// Compares every pair of blocks.
+/// Walks through time with the taken bytes: each block meets no other.
 fn apart(items: &TiSlice<ItemId, Item>, found: &Addresses, alignment: u64, case: &str) {
     assert!(found.height >= most_alive(items), "{case}");
-    let mut order: Vec<ItemId> = items.keys().collect();
-    order.sort_by_key(|i| items[*i].hull.slots.start);
-    for (at, &i) in order.iter().enumerate() {
-        let a = &items[i];
-        assert!(found.offsets[i].is_multiple_of(a.alignment(alignment)), "{case}: {i} is aligned");
-        assert!(found.offsets[i] + a.hull.bytes.end <= found.height, "{case}: {i} is in the pool");
-        let later = order[at + 1..].iter();
-        for &j in later.take_while(|j| items[**j].hull.slots.start < a.hull.slots.end) {
-            let apart = |x: &Block, y: &Block| {
-                let (p, q) = (found.offsets[i], found.offsets[j]);
-                x.slots.end <= y.slots.start
-                    || y.slots.end <= x.slots.start
-                    || p + x.bytes.end <= q + y.bytes.start
-                    || q + y.bytes.end <= p + x.bytes.start
-            };
-            let b = &items[j];
-            assert!(parts(a).iter().all(|x| parts(b).iter().all(|y| apart(x, y))), "{case}: {i}, {j}");
+    let mut events: Vec<(Slot, bool, u64, u64)> = Vec::new();
+    for (i, item) in items.iter_enumerated() {
+        let offset = found.offsets[i];
+        assert!(offset.is_multiple_of(item.alignment(alignment)), "{case}: {i} is aligned");
+        assert!(offset + item.hull.bytes.end <= found.height, "{case}: {i} is in the pool");
+        for Block { slots, bytes } in parts(item) {
+            let (low, high) = (offset + bytes.start, offset + bytes.end);
+            events.extend([(slots.start, true, low, high), (slots.end, false, low, high)]);
+        }
+    }
+    // At an instant, blocks end before others begin.
+    events.sort_unstable();
+    let mut taken = BTreeMap::new();
+    for (slot, comes, low, high) in events {
+        if comes {
+            let below = taken.range(..high).next_back();
+            assert!(below.is_none_or(|(_, other)| *other <= low), "{case}: {low} is taken at {slot:?}");
+            taken.insert(low, high);
+        } else {
+            taken.remove(&low);
         }
     }
 }
@@ -138,10 +146,7 @@ fn nested(layers: u32, random: &mut Random) -> TiVec<ItemId, Item> {
     let long = (0..layers).map(|i| i..end - i);
     let short = (0..layers).map(|i| end / 2 + i..end / 2 + i + 3);
     let size = |random: &mut Random| 256 * (1 + random.below(250));
-    let item = |(at, during)| Item {
-        hull: Block { slots: slots(during), bytes: 0..size(random) + u64::from(at == 7) },
-        blocks: Vec::new(),
-    };
+    let item = |(at, during)| solid(during, size(random) + u64::from(at == 7));
     long.chain(short).enumerate().map(item).collect()
 }
 
@@ -158,30 +163,7 @@ fn items_by_the_ten_thousand_are_walked_through() {
         let found = assign(&items, limit, 256, work, 0);
         assert_eq!(found, assign(&items, limit, 256, work, 0), "it is deterministic");
         assert!(found.height >= least && found.height <= height, "{} of {least} for {limit}", found.height);
-        lie_apart(&items, &found);
-    }
-}
-
-/// Does the same as [`apart`] for many solid items: walks through time with the taken bytes.
-fn lie_apart(items: &TiSlice<ItemId, Item>, found: &Addresses) {
-    let mut events: Vec<(Slot, bool, ItemId)> = Vec::new();
-    for (i, item) in items.iter_enumerated() {
-        events.extend([(item.hull.slots.start, true, i), (item.hull.slots.end, false, i)]);
-    }
-    events.sort_unstable();
-    let mut taken = BTreeMap::new();
-    for (_, comes, i) in events {
-        let (low, high) = (found.offsets[i], found.offsets[i] + items[i].hull.bytes.end);
-        if comes {
-            assert!(low.is_multiple_of(items[i].alignment(256)) && high <= found.height, "{i}");
-            assert!(
-                taken.range(..high).next_back().is_none_or(|(_, other)| *other <= low),
-                "{i} meets another"
-            );
-            taken.insert(low, high);
-        } else {
-            taken.remove(&low);
-        }
+        apart(&items, &found, 256, "ten thousands");
     }
 }
 
@@ -195,7 +177,7 @@ fn cut(
 ) {
     let (life, size) = (during.end - during.start, bytes.end - bytes.start);
     if pieces < 2 || life < 2 || size < 2 {
-        into.push(Item { hull: Block { slots: slots(during), bytes: 0..size }, blocks: Vec::new() });
+        into.push(solid(during, size));
         return;
     }
     let half = 1 + random.below(pieces - 1);
@@ -223,36 +205,16 @@ fn what_fills_the_pool_at_every_instant_is_found() {
 /// Returns a trace for which keeping everything requires these items: an op for each slot, which writes the items that begin and
 /// reads those that end.
 fn trace_of(items: &TiSlice<ItemId, Item>) -> Trace {
-    let tensor = |(i, item): (ItemId, &Item)| Tensor {
-        name: format!("t{}", i.0),
-        bytes: Bytes(item.hull.bytes.end),
-        kind: TensorKind::Activation,
-    };
     let end = items.iter().map(|item| item.hull.slots.end).max().map_or(0, |end| end.0);
-    let of = |is: &dyn Fn(&Item) -> bool| -> Vec<TensorId> {
-        items.keys().filter(|i| is(&items[*i])).map(|i| TensorId(i.0)).collect()
+    let of = |is: &dyn Fn(&Item) -> bool| -> Vec<usize> {
+        items.keys().filter(|i| is(&items[*i])).map(|i| i.0 as usize).collect()
     };
-    let op = |slot: u32| Op {
-        name: format!("op{slot}"),
-        layer: format!("op{slot}"),
-        kind: "op".into(),
-        phase: Phase::Forward,
-        seconds: Seconds(1.0),
-        reads: of(&|item| item.hull.slots.end == Slot(slot + 1) && item.hull.slots.start < Slot(slot)),
-        writes: of(&|item| item.hull.slots.start == Slot(slot)),
-        workspace_bytes: Bytes(0),
-        flops: 0,
-        recomputable: false,
-        alternatives: Vec::new(),
+    let op = |slot: u32| {
+        let reads = of(&|item| item.hull.slots.end == Slot(slot + 1) && item.hull.slots.start < Slot(slot));
+        let writes = of(&|item| item.hull.slots.start == Slot(slot));
+        hand::op(&format!("op{slot}"), Phase::Forward, &reads, &writes)
     };
-    Trace {
-        kind: TraceKind,
-        name: "cut".into(),
-        batch: 1,
-        resident_bytes: Bytes(0),
-        tensors: items.iter_enumerated().map(tensor).collect(),
-        ops: (0..end).map(op).collect(),
-    }
+    hand::trace(items.iter().map(|item| item.hull.bytes.end), (0..end).map(op).collect())
 }
 
 #[test]
@@ -285,10 +247,8 @@ fn odd_small_tensors_cost_little() {
     let mut random = Random::new(3);
     let size =
         |i: u64, random: &mut Random| if i.is_multiple_of(5) { 1 << 20 } else { 4 + 4 * random.below(100) };
-    let items: TiVec<ItemId, Item> = (0..1000)
-        .map(|i| Block { slots: slots(i..i + 50), bytes: 0..size(u64::from(i), &mut random) })
-        .map(|hull| Item { hull, blocks: Vec::new() })
-        .collect();
+    let items: TiVec<ItemId, Item> =
+        (0..1000).map(|i| solid(i..i + 50, size(u64::from(i), &mut random))).collect();
     let least = most_alive(&items);
     let height = check(&items, least + least / 500, 256, 3_000_000, 0);
     assert!(height <= least + least / 500, "{height} of {least}");
@@ -314,10 +274,7 @@ fn solved(names: &[&str]) {
         let item = |line: &str| {
             let fields: Vec<u64> = line.split(',').map(number).collect();
             let [_, lower, upper, size] = fields[..] else { panic!("{name}: {line}") };
-            Item {
-                hull: Block { slots: slots(lower as u32..upper as u32), bytes: 0..size },
-                blocks: Vec::new(),
-            }
+            solid(lower as u32..upper as u32, size)
         };
         let items: TiVec<ItemId, Item> = text.lines().skip(1).map(item).collect();
         assert!(check(&items, 1 << 20, 1, 2_000_000_000, 1) <= 1 << 20, "{name}");

@@ -1,16 +1,14 @@
-//! Tests of the lower bounds against schedules: random valid ones of every kind, the planner's, and a prototype's bounds for the
-//! shared traces.
+//! Tests of the lower bounds against schedules: random valid ones of every kind, and the planner's.
 
-use crate::common::{planned, request};
+use crate::common::{expires_after, planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::{Tensor, TensorKind, Trace};
-use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, TensorId};
-use plimsoll_testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
+use plimsoll_testing::{Random, between, chain_trace, random_schedule, random_trace, random_trace_of};
 use plimsoll_tuner::bound::joint::relax;
 use plimsoll_tuner::bound::{lower_bound, lower_bound_within};
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
-use std::path::Path;
 
 const ONLY_OFFLOADS: Allow = Allow { recompute: false, ..Allow::ALL };
 
@@ -111,12 +109,10 @@ fn no_policy_beats_a_bound() {
         }
         // Addresses are aligned: for large tensors that costs nothing.
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 4096);
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
         let mut link = slow_link(&mut random);
         link.offload_bytes_per_second = BytesPerSecond(link.offload_bytes_per_second.0 * 4096.0);
         link.prefetch_bytes_per_second = BytesPerSecond(link.prefetch_bytes_per_second.0 * 4096.0);
-        let budget = floor + Bytes((peak - floor).0 * random.below(4) / 5);
+        let budget = between(&trace, random.below(4), 5);
         for policy in plimsoll_tuner::policies::taking(&trace).into_iter().filter(|p| *p != Policy::Optimal) {
             for (_, allow) in MEANS.into_iter().filter(|_| policy == Policy::Plimsoll).chain([MEANS[0]]) {
                 let request = PlanRequest { link, allow, ..request(budget, 1.0, Duplex::Full, policy) };
@@ -145,32 +141,22 @@ fn plans_beside_bounds(seeds: std::ops::Range<u64>) {
     let (mut plans, mut asked) = (0, 0);
     for seed in seeds {
         let trace = if seed % 4 == 0 { random_trace_of(50, seed) } else { random_trace(seed) };
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
         let mut last = [Seconds(f64::INFINITY); 2];
         for share in [0, 5, 10, 20, 40, 60, 80, 100] {
-            let budget = floor + Bytes((peak.0 - floor.0) * share / 100);
+            let budget = between(&trace, share, 100);
             let mut request = request(budget, [300.0, 1e3, 4e3][seed as usize % 3], duplex, Policy::Plimsoll);
             request.allow = ONLY_OFFLOADS;
             let bounds =
                 [Allow::default(), ONLY_OFFLOADS].map(|a| lower_bound(&trace, budget, &request.link, a));
             assert!(bounds[0].0 <= bounds[1].0 * (1.0 + 1e-5), "{bounds:?}: what may do more may be as fast");
             for (bound, last) in bounds.iter().zip(&mut last) {
-                assert!(
-                    bound.0 <= last.0 * (1.0 + 1e-5),
-                    "{}: {last} at less, {bound} at {budget}",
-                    trace.name
-                );
+                assert!(bound.0 <= last.0 * (1.0 + 1e-5), "{seed}: {last} at less, {bound} at {budget}");
                 *last = *bound;
             }
             if let Ok(plan) = planned(&trace, &request) {
-                assert!(
-                    plan.makespan.0 >= bounds[1].0 * (1.0 - 1e-9),
-                    "{}: {} {bounds:?}",
-                    trace.name,
-                    plan.makespan
-                );
+                let time = plan.makespan.0;
+                assert!(time >= bounds[1].0 * (1.0 - 1e-9), "{seed}: {time} {bounds:?}");
                 plans += 1;
             }
             asked += 1;
@@ -207,15 +193,12 @@ fn what_is_proved_when_time_is_up_is_a_bound() {
     let mut sharper = 0;
     for seed in 0..60 {
         let trace = random_trace_of(40, seed);
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-        let budget = floor + Bytes((peak.0.saturating_sub(floor.0)) / 4);
+        let budget = between(&trace, 1, 4);
         let link = Link::symmetric(BytesPerSecond(1e3));
         let mut before = Seconds::ZERO;
         let full = lower_bound(&trace, budget, &link, Allow::default());
         for polls in [0u32, 1, 5, 25, 125, 10_000] {
-            let left = std::cell::Cell::new(polls);
-            let expired = || left.replace(left.get().saturating_sub(1)) == 0;
+            let expired = expires_after(polls);
             let limits = Limits { expired: Some(&expired), ..Limits::default() };
             let bound = lower_bound_within(&trace, budget, &link, Allow::default(), &limits);
             assert!(before <= bound && bound <= full, "{seed}: {before}, {bound} after {polls}, {full}");
@@ -247,9 +230,7 @@ fn several_instants_say_more_than_one() {
                 trace.ops[ops - 1 - i].reads.push(id);
             }
         }
-        let (floor, peak) =
-            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
-        let budget = floor + Bytes((peak - floor).0 / 4);
+        let budget = between(&trace, 1, 4);
         let one = relax(&trace, budget, &link, Allow { swap: true, ..allow }, &Limits::default()).bound;
         let now = lower_bound(&trace, budget, &link, allow);
         assert!(now.0 >= one.0 * (1.0 - 1e-6), "{seed}: {now} of {one}");
@@ -258,35 +239,4 @@ fn several_instants_say_more_than_one() {
     }
     println!("{more} of 40, at most {most}");
     assert!(more > 10, "{more} of 40, at most {most}");
-}
-
-/// Returns the value of a key in one line of the prototype's bounds.
-fn field<'a>(line: &'a str, key: &str) -> &'a str {
-    let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
-    value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
-}
-
-#[test]
-fn the_joint_bound_is_nowhere_below_the_prototypes() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
-    let Ok(lines) = std::fs::read_to_string(folder.join("joint_bounds.jsonl")) else {
-        println!("skipped: no joint_bounds.jsonl in {}", folder.display());
-        return;
-    };
-    // If it is above: values needed only for recomputing have deadlines here, and different ops are tried.
-    let most_above = |name: &str| if name.starts_with("gpt2") { 1.02 } else { 1.004 };
-    let mut compared = 0;
-    for line in lines.lines().filter(|line| ["0.1", "0.4"].contains(&field(line, "fraction"))) {
-        let name = field(line, "trace");
-        let text =
-            std::fs::read_to_string(folder.join(format!("{name}.trace.json"))).expect("a readable trace");
-        let trace = Trace::from_json(&text).expect("a valid trace");
-        let budget = Bytes(field(line, "budget_bytes").parse().expect("bytes"));
-        let bound = lower_bound(&trace, budget, &Link::symmetric(BytesPerSecond(12.2e9)), Allow::default());
-        let theirs: f64 = field(line, "bound_to_compute").parse().expect("a number");
-        let ratio = bound / trace.compute_seconds() / theirs;
-        assert!(ratio > 1.0 - 2e-5 && ratio < most_above(name), "{name}: {ratio} of the prototype's");
-        compared += 1;
-    }
-    assert!(compared > 10, "{compared} bounds of the prototype");
 }

@@ -1,12 +1,10 @@
 //! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random traces
 //! with links from slow to fast. `CLIFFS=1000` in the environment of the ignored tests runs 1000 traces, `CLIFFS=157..160` those.
 
-use crate::common::coarse::coarse_trace_of;
-use crate::common::{planned, request};
-use plimsoll_ir::Bytes;
+use crate::common::{LESS, planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
-use plimsoll_testing::Random;
+use plimsoll_testing::{Random, between, coarse_trace_of};
 use plimsoll_tuner::{Allow, PlanRequest, Policy};
 
 /// Ratio of makespans above which a plan counts as worse.
@@ -17,9 +15,7 @@ const LINKS: [f64; 5] = [0.2, 0.7, 2.0, 6.0, 20.0];
 
 /// Returns a request at this many eighths of the way from floor to peak.
 fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanRequest<'static> {
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-    let budget = floor + Bytes((peak - floor).0 * eighths / 8);
+    let budget = between(trace, eighths, 8);
     let bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
     let rate = bytes as f64 / (LINKS[seed as usize % LINKS.len()] * trace.fastest_seconds().0);
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
@@ -28,39 +24,17 @@ fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanReque
     request
 }
 
-/// Ratios of makespans, with the worst place of each.
-struct Ratios {
-    name: &'static str,
-    all: Vec<(f64, u64)>,
-}
-
-struct Summary {
-    mean: f64,
-    worst: f64,
-    /// Number of ratios that are worse.
-    worse: usize,
-}
-
-impl Ratios {
-    fn new(name: &'static str) -> Ratios {
-        Ratios { name, all: Vec::new() }
-    }
-
-    /// Sums them up; there is one for every second trace at least.
-    fn sum_up(&self, traces: usize) -> Summary {
-        let count = self.all.len();
-        assert!(count > 0 && count * 2 >= traces, "{}: {count} pairs of {traces} traces", self.name);
-        let mean = (self.all.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / count as f64).exp();
-        let worst = self.all.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
-        let (worst, seed) = worst.expect("there are pairs");
-        let worse: Vec<u64> =
-            self.all.iter().filter(|(ratio, _)| *ratio > WORSE).map(|(_, seed)| *seed).collect();
-        println!(
-            "{}: {count} pairs, mean {mean:.4}, worst {worst:.4} (seed {seed}), worse {worse:?}",
-            self.name
-        );
-        Summary { mean, worst, worse: worse.len() }
-    }
+/// Returns mean and worst of ratios of makespans, each with its seed, and the number of those that are worse. There is one for
+/// every second trace at least.
+fn sum_up(name: &str, ratios: &[(f64, u64)], traces: usize) -> (f64, f64, usize) {
+    let count = ratios.len();
+    assert!(count > 0 && count * 2 >= traces, "{name}: {count} pairs of {traces} traces");
+    let mean = (ratios.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / count as f64).exp();
+    let worst = ratios.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
+    let (worst, seed) = worst.expect("there are pairs");
+    let worse: Vec<u64> = ratios.iter().filter(|(ratio, _)| *ratio > WORSE).map(|(_, seed)| *seed).collect();
+    println!("{name}: {count} pairs, mean {mean:.4}, worst {worst:.4} (seed {seed}), worse {worse:?}");
+    (mean, worst, worse.len())
 }
 
 /// Of 1,000 traces those on which fewer means or less memory once gave a faster plan.
@@ -110,26 +84,19 @@ fn the_optimum_is_near_where_it_once_was_not() {
 }
 
 fn plan_all_alternatives(seeds: impl IntoIterator<Item = u64>) {
-    let mut fewer = Ratios::new("over fewer means");
-    let mut less = Ratios::new("over less memory");
-    let mut best = Ratios::new("over the optimal policy");
-    let mut traces = 0;
+    let (mut fewer, mut less, mut best, mut traces) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for seed in seeds {
         traces += 1;
         let trace = coarse_trace_of(4 + Random::new(seed).below(17), seed);
         let eighths = seed % 5;
         let all = Allow::default();
         let Ok(free) = planned(&trace, &request_of(&trace, seed, eighths, all)) else { continue };
-        for allow in
-            [Allow { recompute: false, ..all }, Allow { swap: false, ..all }, Allow { pieces: false, ..all }]
-        {
+        for allow in LESS {
             if let Ok(plan) = planned(&trace, &request_of(&trace, seed, eighths, allow)) {
-                fewer.all.push((free.makespan / plan.makespan, seed));
+                fewer.push((free.makespan / plan.makespan, seed));
                 if free.makespan > plan.makespan * WORSE {
-                    println!(
-                        "seed {seed}: {} with all means, {} with {allow:?}",
-                        free.makespan, plan.makespan
-                    );
+                    let (ours, theirs) = (free.makespan, plan.makespan);
+                    println!("seed {seed}: {ours} with all means, {theirs} with {allow:?}");
                 }
             }
         }
@@ -137,19 +104,16 @@ fn plan_all_alternatives(seeds: impl IntoIterator<Item = u64>) {
             if plan.makespan > free.makespan * WORSE {
                 println!("seed {seed}: {} with more memory than {}", plan.makespan, free.makespan);
             }
-            less.all.push((plan.makespan / free.makespan, seed));
+            less.push((plan.makespan / free.makespan, seed));
         }
         let optimal = PlanRequest { policy: Policy::Optimal, ..request_of(&trace, seed, eighths, all) };
         if let Ok(plan) = planned(&trace, &optimal) {
-            best.all.push((free.makespan / plan.makespan, seed));
+            best.push((free.makespan / plan.makespan, seed));
         }
     }
-    let [fewer, less, best] = [fewer, less, best].map(|ratios| ratios.sum_up(traces));
-    assert_eq!((fewer.worse, less.worse), (0, 0), "more means, more memory");
-    assert!(
-        best.mean < 1.005 && best.worst < 1.02,
-        "the optimal policy: mean {}, worst {}",
-        best.mean,
-        best.worst
-    );
+    let (_, _, fewer) = sum_up("over fewer means", &fewer, traces);
+    let (_, _, less) = sum_up("over less memory", &less, traces);
+    assert_eq!((fewer, less), (0, 0), "more means, more memory");
+    let (mean, worst, _) = sum_up("over the optimal policy", &best, traces);
+    assert!(mean < 1.005 && worst < 1.02, "mean {mean}, worst {worst}");
 }

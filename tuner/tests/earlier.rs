@@ -1,21 +1,17 @@
 //! Tests of plans adapted from earlier ones: valid for their new request, no worse than the earlier plan if that is still valid,
 //! no worse than the mended plan alone; and errors for invalid earlier plans.
 
-use crate::common::{planned, request};
-use plimsoll_ir::network::NetworkSpec;
+use crate::common::{LESS, planned, request};
+use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_networks::{Draw, LowerOptions, build, lower};
-use plimsoll_testing::random_trace_of;
-use plimsoll_tuner::{Allow, Earlier, Limits, Plan, PlanRequest, Policy, Witness, plan};
+use plimsoll_testing::{between, random_trace_of};
+use plimsoll_tuner::{Earlier, Kind, Limits, Plan, PlanRequest, Policy, Witness, plan};
 use std::ops::Range;
 
 /// Returns budgets from the floor to the peak, in quarters.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
-    let memory = trace.memory();
-    let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("a trace has an op").1);
-    floor + Bytes((peak - floor).0 * quarters / 4)
+    between(trace, quarters, 4)
 }
 
 fn earlier(trace: &Trace, request: &PlanRequest<'_>) -> Option<(Earlier, Plan)> {
@@ -81,8 +77,9 @@ fn plans_are_made_for_other_budgets_links_and_traces() {
 
 #[test]
 #[ignore = "minutes: CI runs it"]
-fn plans_of_more_traces_are_made_for_other_budgets_links_and_traces() {
+fn so_they_are_of_more_traces() {
     made_for_others(2..8);
+    only_what_is_allowed(3..12);
 }
 
 fn made_for_others(seeds: Range<u64>) {
@@ -118,12 +115,6 @@ fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
     only_what_is_allowed(0..3);
 }
 
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn plans_of_more_traces_do_only_what_is_allowed() {
-    only_what_is_allowed(3..12);
-}
-
 fn only_what_is_allowed(seeds: Range<u64>) {
     let (mut asked, mut made) = (0, 0);
     for seed in seeds {
@@ -132,55 +123,23 @@ fn only_what_is_allowed(seeds: Range<u64>) {
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
         let whole = request(budget(&trace, 1 + seed % 3), 1e6, Duplex::Full, Policy::Plimsoll);
         let Some((earlier, _)) = earlier(&trace, &whole) else { continue };
-        for allow in [
-            Allow { recompute: false, ..Allow::ALL },
-            Allow { swap: false, ..Allow::ALL },
-            Allow { pieces: false, ..Allow::ALL },
-        ] {
+        for allow in LESS {
             asked += 2;
             let request = PlanRequest { allow, ..whole };
             for plan in adapted(&trace, &request, &earlier).into_iter().flatten() {
                 for command in &plan.schedule.commands {
-                    let piece = command
-                        .transfer()
-                        .is_some_and(|(_, first, bytes)| first.is_some() || bytes.is_some());
-                    assert!(allow.swap || command.transfer().is_none(), "{allow:?}: {command:?}");
-                    assert!(allow.pieces || !piece, "{allow:?}: {command:?}");
+                    let moves = command.transfer();
+                    let piece = moves.is_some_and(|(_, first, bytes)| first.is_some() || bytes.is_some());
                     let again = matches!(command, Command::Compute { again: true, .. });
-                    assert!(allow.recompute || !again, "{allow:?}: {command:?}");
+                    let allowed =
+                        [(allow.swap, moves.is_some()), (allow.pieces, piece), (allow.recompute, again)];
+                    assert!(allowed.iter().all(|(may, does)| *may || !does), "{allow:?}: {command:?}");
                 }
                 made += 1;
             }
         }
     }
     assert!(made * 2 > asked, "{made} of {asked}");
-}
-
-fn stochastic_depth(draw: Option<Draw>) -> Trace {
-    let spec = NetworkSpec { name: "resnet-sd20".into(), image: [16, 16], channels: 3, classes: 10 };
-    let network = build(&spec).expect("a network of the zoo");
-    let options = LowerOptions { draw, ..LowerOptions::default() };
-    let mut trace = lower(&network, 8, &options).expect("it lowers").trace;
-    for op in &mut trace.ops {
-        op.seconds = Seconds(1e-5 + op.flops as f64 / 1e12);
-    }
-    trace
-}
-
-#[test]
-fn a_plan_is_cut_to_draws_of_stochastic_depth() {
-    let full = stochastic_depth(None);
-    let whole = request(budget(&full, 1), 5e9, Duplex::Full, Policy::Plimsoll);
-    let (earlier, one) = earlier(&full, &whole).expect("there is a plan");
-    for step in 0..6 {
-        let trace = stochastic_depth(Some(Draw { seed: 3, step }));
-        let new = planned(&trace, &whole).expect("there is less to keep").makespan;
-        for cut in adapted(&trace, &whole, &earlier) {
-            let cut = cut.expect("there is less to keep").makespan;
-            assert!(cut <= one.makespan, "draw {step}: {cut}, and {} with all branches", one.makespan);
-            assert!(cut.0 <= new.0 * 1.1, "draw {step}: {cut}, and {new} anew");
-        }
-    }
 }
 
 #[test]

@@ -1,63 +1,50 @@
 //! Tests of requests and traces at the edge of validity: each gets a plan, a true witness or a clear error, and never a panic.
 
-use crate::common::{assert_best, planned, request};
-use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use crate::common::{assert_best, expires_after, planned, request};
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::trace::{Phase, TensorKind, Trace};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
-use plimsoll_testing::random_trace_of;
+use plimsoll_testing::{between, floor_and_peak, hand, random_trace_of};
 use plimsoll_tuner::frontier::{Point, carry};
 use plimsoll_tuner::policies::papers::accudnn::{Verdict, judge, satisfies};
-use plimsoll_tuner::{Allow, Kind, Limits, Outcome, PlanRequest, Policy, Shortage, Status, Trick, plan};
-use std::cell::Cell;
+use plimsoll_tuner::{Allow, Kind, Limits, PlanRequest, Policy, Shortage, Status, Trick, plan};
+
+const ACCUDNN: Policy = Policy::Accudnn { as_printed: false };
+const PRINTED: Policy = Policy::Accudnn { as_printed: true };
 
 /// Returns a trace of tensors of these sizes and ops that read and write these, a second each. A tensor that is read before it is
 /// written exists from the start; the second half of the ops is the backward pass.
-fn trace(bytes: &[u64], ops: &[(&[u32], &[u32])]) -> Trace {
-    let tensor =
-        |(i, b): (usize, &u64)| Tensor { name: format!("t{i}"), bytes: Bytes(*b), kind: TensorKind::Other };
-    let ids = |list: &[u32]| list.iter().map(|t| TensorId(*t)).collect();
-    let op = |(i, (reads, writes)): (usize, &(&[u32], &[u32]))| Op {
-        name: format!("op{i}"),
-        layer: format!("op{i}"),
-        kind: "any".into(),
-        phase: if i * 2 < ops.len() { Phase::Forward } else { Phase::Backward },
-        seconds: Seconds(1.0),
-        reads: ids(reads),
-        writes: ids(writes),
-        workspace_bytes: Bytes::ZERO,
-        flops: 0,
-        recomputable: false,
-        alternatives: Vec::new(),
+fn trace(bytes: &[u64], ops: &[(&[usize], &[usize])]) -> Trace {
+    let op = |(i, (reads, writes)): (usize, &(&[usize], &[usize]))| {
+        let phase = if i * 2 < ops.len() { Phase::Forward } else { Phase::Backward };
+        hand::op(&format!("op{i}"), phase, reads, writes)
     };
-    Trace {
-        kind: TraceKind,
-        name: "edge".into(),
-        batch: 1,
-        resident_bytes: Bytes(10),
-        tensors: bytes.iter().enumerate().map(tensor).collect(),
-        ops: ops.iter().enumerate().map(op).collect(),
-    }
+    let mut trace = hand::trace(bytes.iter().copied(), ops.iter().enumerate().map(op).collect());
+    trace.tensors.iter_mut().for_each(|tensor| tensor.kind = TensorKind::Other);
+    Trace { resident_bytes: Bytes(10), ..trace }
+}
+
+/// The same with lists of tensors that are made.
+fn trace_of(bytes: &[u64], ops: &[(Vec<usize>, Vec<usize>)]) -> Trace {
+    let ops: Vec<(&[usize], &[usize])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
+    trace(bytes, &ops)
 }
 
 /// Returns a chain of this many layers, forward and backward: each backward op reads its layer's input and output.
-fn chain(layers: u32, bytes: u64) -> Trace {
-    let mut ops: Vec<(Vec<u32>, Vec<u32>)> = (0..layers).map(|i| (vec![i], vec![i + 1])).collect();
-    let gradient = |i: u32| layers + 1 + i;
+fn chain(layers: usize, bytes: u64) -> Trace {
+    let mut ops: Vec<(Vec<usize>, Vec<usize>)> = (0..layers).map(|i| (vec![i], vec![i + 1])).collect();
+    let gradient = |i: usize| layers + 1 + i;
     ops.push((vec![layers], vec![gradient(layers)]));
     ops.extend((0..layers).rev().map(|i| (vec![i, i + 1, gradient(i + 1)], vec![gradient(i)])));
-    let ops: Vec<(&[u32], &[u32])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
-    let mut trace = trace(&vec![bytes; 2 * layers as usize + 2], &ops);
-    trace.tensors[layers as usize + 1..].iter_mut().for_each(|t| t.kind = TensorKind::Gradient);
+    let mut trace = trace_of(&vec![bytes; 2 * layers + 2], &ops);
+    trace.tensors[layers + 1..].iter_mut().for_each(|t| t.kind = TensorKind::Gradient);
     trace
 }
 
 /// Checks every policy at every budget from nothing to plenty: valid plans and true witnesses.
 fn check(name: &str, trace: &Trace) {
-    let memory = trace.memory();
-    let floor = memory.floor().expect("a trace has an op").1.0;
-    let peak = memory.peak().expect("a trace has an op").1.0;
-    let mut trace = trace.clone();
-    trace.name = name.into();
+    let (Bytes(floor), Bytes(peak)) = floor_and_peak(trace);
+    let trace = Trace { name: name.into(), ..trace.clone() };
     let mut compared = 0;
     for budget in [0, floor - 1, floor, floor + (peak - floor) / 3, peak, peak + peak / 8] {
         for duplex in [Duplex::Full, Duplex::Half] {
@@ -66,11 +53,8 @@ fn check(name: &str, trace: &Trace) {
                     |policy| (policy, planned(&trace, &request(Bytes(budget), rate, duplex, policy)));
                 let plans = Policy::ALL.map(plan_of);
                 compared += assert_best(&trace, &plans);
-                assert_eq!(
-                    plans[plans.len() - 1].1.is_ok(),
-                    budget >= floor,
-                    "{name} at {budget} of {floor}..{peak}"
-                );
+                let ours = plans[plans.len() - 1].1.is_ok();
+                assert_eq!(ours, budget >= floor, "{name} at {budget} of {floor}..{peak}");
             }
         }
     }
@@ -85,18 +69,12 @@ fn odd_traces() {
     check("nothing has any bytes", &trace(&[0, 0, 0], &[(&[0], &[1]), (&[1], &[2]), (&[0, 2], &[])]));
     check("dead tensors", &trace(&[9, 8, 7, 6], &[(&[], &[0]), (&[], &[1]), (&[], &[2]), (&[], &[3])]));
     let huge = 1u64 << 60;
-    check(
-        "2^60 bytes",
-        &trace(&[huge, huge, huge], &[(&[], &[0]), (&[], &[1]), (&[1], &[2]), (&[0, 2], &[])]),
-    );
-    let update: Vec<(&[u32], &[u32])> = vec![(&[0], &[0]); 40];
-    check("updates in place", &trace(&[100], &update));
-    let written: Vec<(&[u32], &[u32])> = vec![(&[], &[0]); 40];
-    check("overwritten again and again", &trace(&[100], &written));
-    let ids: Vec<u32> = (0..41).collect();
-    let all: Vec<(Vec<u32>, Vec<u32>)> = (0..40).map(|i| (vec![0], vec![i + 1])).collect();
-    let all: Vec<(&[u32], &[u32])> = all.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
-    check("one tensor in every op", &trace(&[100; 41], &all));
+    check("2^60 bytes", &trace(&[huge; 3], &[(&[], &[0]), (&[], &[1]), (&[1], &[2]), (&[0, 2], &[])]));
+    check("updates in place", &trace(&[100], &[(&[0][..], &[0][..]); 40]));
+    check("overwritten again and again", &trace(&[100], &[(&[][..], &[0][..]); 40]));
+    let ids: Vec<usize> = (0..41).collect();
+    let all: Vec<(Vec<usize>, Vec<usize>)> = (0..40).map(|i| (vec![0], vec![i + 1])).collect();
+    check("one tensor in every op", &trace_of(&[100; 41], &all));
     check("all tensors in one op", &trace(&[100; 41], &[(&[], &ids[..20]), (&[], &ids[20..]), (&ids, &[])]));
     let mut timeless = chain(12, 100);
     timeless.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO);
@@ -121,49 +99,20 @@ fn requests_that_mean_nothing_are_refused() {
         assert!(error.kind == Kind::Usage && error.message.contains(words), "{error}");
     };
     let good = request(Bytes(1000), 1.0, Duplex::Full, Policy::Plimsoll);
-    for rate in [0.0, -1.0, 1e-300, f64::NAN, f64::INFINITY] {
-        for offload in [true, false] {
-            let mut bad = good;
-            let link = &mut bad.link;
-            let place = if offload {
-                &mut link.offload_bytes_per_second
-            } else {
-                &mut link.prefetch_bytes_per_second
-            };
-            *place = BytesPerSecond(rate);
-            let way = if offload { "offload" } else { "prefetch" };
-            refused(&chain(3, 10), &bad, &format!("the link's {way} rate is {rate};"));
-        }
+    let link = |link: Link, words: &str| refused(&chain(3, 10), &PlanRequest { link, ..good }, words);
+    for rate in [0.0, -1.0, 1e-300, f64::NAN, f64::INFINITY].map(BytesPerSecond) {
+        let says = |way| format!("the link's {way} rate is {};", rate.0);
+        link(Link { offload_bytes_per_second: rate, ..good.link }, &says("offload"));
+        link(Link { prefetch_bytes_per_second: rate, ..good.link }, &says("prefetch"));
     }
-    for latency in [-1.0, 1e300, f64::NAN, f64::INFINITY] {
-        let mut bad = good;
-        bad.link.latency_seconds = Seconds(latency);
-        refused(&chain(3, 10), &bad, "the link's latency is");
+    for latency_seconds in [-1.0, 1e300, f64::NAN, f64::INFINITY].map(Seconds) {
+        link(Link { latency_seconds, ..good.link }, "the link's latency is");
     }
     let bad = request(Bytes(u64::MAX), 1.0, Duplex::Full, Policy::Keep);
     refused(&chain(3, 10), &bad, "is more than 2^62 bytes");
     let mut cyclic = chain(3, 10);
     cyclic.ops[0].reads.push(TensorId(99));
     refused(&cyclic, &good, "the trace cannot be planned");
-}
-
-#[test]
-fn latency_counts() {
-    let trace = chain(12, 100);
-    let mut with = request(Bytes(900), 1e3, Duplex::Full, Policy::Naive);
-    let without = planned(&trace, &with).expect("it fits").makespan;
-    with.link.latency_seconds = Seconds(5.0);
-    assert!(planned(&trace, &with).expect("it fits").makespan.0 > without.0 + 5.0);
-}
-
-#[test]
-fn a_search_whose_time_is_up_still_has_a_plan() {
-    let trace = chain(40, 100);
-    let up = || true;
-    let mut request = request(Bytes(1500), 10.0, Duplex::Full, Policy::Plimsoll);
-    request.limits = Limits { evaluations: None, expired: Some(&up) };
-    let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a plan") };
-    assert_eq!(plan.status, Status::OutOfTime);
 }
 
 /// Whenever time is up, the plan is about as fast as the best of the simple policies' plans, for which a command with some
@@ -184,19 +133,16 @@ fn as_good_as_the_simple_ones(seeds: std::ops::Range<u64>) {
     let mut compared = 0;
     for seed in seeds {
         let trace = random_trace_of(40 + 10 * seed as usize, seed);
-        let (floor, peak) =
-            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
-        let budget = floor + Bytes((peak - floor).0 * (1 + seed % 3) / 4);
+        let budget = between(&trace, 1 + seed % 3, 4);
         let of = |policy| request(budget, 1e3, Duplex::Full, policy);
-        let simple = [Policy::Greedy, Policy::Accudnn { as_printed: false }, Policy::AutoSwap];
+        let simple = [Policy::Greedy, ACCUDNN, Policy::AutoSwap];
         let simple = simple.iter().filter_map(|policy| planned(&trace, &of(*policy)).ok());
         let best = simple.map(|plan| plan.makespan.0).fold(f64::INFINITY, f64::min);
         compared += usize::from(best.is_finite());
         let whole = planned(&trace, &of(Policy::Plimsoll));
         let mut last = f64::INFINITY;
         for polls in [0, 10, 100, 1000, u32::MAX] {
-            let left = Cell::new(polls);
-            let expired = || left.replace(left.get().saturating_sub(1)) == 0;
+            let expired = expires_after(polls);
             let limits = Limits { expired: Some(&expired), ..of(Policy::Plimsoll).limits };
             let anytime = PlanRequest { limits, anytime: true, ..of(Policy::Plimsoll) };
             let plan = planned(&trace, &anytime);
@@ -216,8 +162,7 @@ fn as_good_as_the_simple_ones(seeds: std::ops::Range<u64>) {
 fn optimal_is_what_recomputing_cannot_beat_either() {
     // A tensor that exists from the start leaves in 2 s, an op of 1 s takes its place, and it returns in 2 s.
     let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
-    trace.ops[0].seconds = Seconds::ZERO;
-    trace.ops[2].seconds = Seconds::ZERO;
+    [0, 2].into_iter().for_each(|op| trace.ops[op].seconds = Seconds::ZERO);
     // If ops may be recomputed, the bound covers that too, and is weaker.
     for (recomputable, budget, status, gap) in [
         (false, 110, Status::Optimal, 0.0),
@@ -283,8 +228,7 @@ fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
     let plan = planned(&trace, &request(Bytes(110), 1e-8, Duplex::Full, Policy::Plimsoll)).expect("it fits");
     assert_eq!((plan.makespan, plan.status), (Seconds(4.0), Status::Optimal));
     // Without recomputing it leaves while the second op waits, which no other schedule that only offloads can avoid.
-    trace.ops[0].seconds = Seconds::ZERO;
-    trace.ops[2].seconds = Seconds::ZERO;
+    [0, 2].into_iter().for_each(|op| trace.ops[op].seconds = Seconds::ZERO);
     let request = request(Bytes(110), 50.0, Duplex::Full, Policy::Plimsoll);
     let allow = Allow { recompute: false, ..Allow::default() };
     let plan = planned(&trace, &PlanRequest { allow, ..request }).expect("it fits");
@@ -337,18 +281,11 @@ fn memory_that_was_released_is_subtracted_but_not_as_printed() {
     // Every op makes a tensor; those of two ops die at every second op. Four are alive at most, and there is room for six:
     // nothing has to wait. To the letter, every op after the sixth waits for a separate release, and releases come only at every
     // second op.
-    let ops: Vec<(Vec<u32>, Vec<u32>)> = (0..20u32)
-        .map(|i| {
-            (
-                if i % 2 == 1 { (i.saturating_sub(2)..i).collect() } else { (i.max(1) - 1..i).collect() },
-                vec![i],
-            )
-        })
-        .collect();
-    let ops: Vec<(&[u32], &[u32])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
-    let mut trace = trace(&[100; 20], &ops);
+    let reads = |i: usize| if i % 2 == 1 { i.saturating_sub(2)..i } else { i.max(1) - 1..i };
+    let ops: Vec<(Vec<usize>, Vec<usize>)> = (0..20).map(|i| (reads(i).collect(), vec![i])).collect();
+    let mut trace = trace_of(&[100; 20], &ops);
     trace.ops.iter_mut().for_each(|op| op.phase = Phase::Forward);
-    let link = request(Bytes(610), 1e3, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let link = request(Bytes(610), 1e3, Duplex::Full, ACCUDNN).link;
     let read = |reading| judge(&trace, Bytes(610), &link, reading);
     assert!(read(false).satisfied());
     let printed = read(true);
@@ -362,14 +299,14 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
     // it is on the host at 3 s, when op 2, which needs its room, should have been running for a second, and back at 5 s.
     let mut map = trace(&[100, 10, 100], &[(&[], &[0]), (&[0], &[1]), (&[], &[2]), (&[0], &[])]);
     map.ops[1].phase = Phase::Forward;
-    let link = request(Bytes(160), 50.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let link = request(Bytes(160), 50.0, Duplex::Full, ACCUDNN).link;
     let ready = |verdict: &Verdict| verdict.t_ready.iter().map(|s| s.0).collect::<Vec<f64>>();
     let verdict = judge(&map, Bytes(160), &link, false);
     assert_eq!(ready(&verdict), [0.0, 0.0, 3.0, 5.0]);
     assert_eq!(verdict.violating.iter().map(|op| op.index()).collect::<Vec<usize>>(), [2, 3]);
     assert!(verdict.pinned.is_empty(), "there is no room for it beside tensor 2");
     // To the letter nothing waits for an offload: at 5 s each way it is on the host at 6 s, and counts as back at 8 s.
-    let slow = request(Bytes(160), 20.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let slow = request(Bytes(160), 20.0, Duplex::Full, ACCUDNN).link;
     let back = |reading| ready(&judge(&map, Bytes(160), &slow, reading))[3];
     assert_eq!((back(false), back(true)), (11.0, 8.0));
     // With room for both it stays, and nothing waits.
@@ -382,7 +319,7 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
 fn what_is_needed_first_is_pinned_first_as_long_as_there_is_room() {
     // The link takes 2 s for an activation that an op takes 1 s for: some have to stay.
     let trace = chain(20, 1000);
-    let link = request(Bytes(16_000), 500.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let link = request(Bytes(16_000), 500.0, Duplex::Full, ACCUDNN).link;
     let verdict = judge(&trace, Bytes(16_000), &link, false);
     let pinned: Vec<u32> = verdict.pinned.iter().map(|t| t.0).collect();
     assert!(pinned.len() > 5, "{pinned:?}");
@@ -405,33 +342,16 @@ fn accudnn_pins_what_would_stall() {
     let of = |policy, budget| {
         planned(&trace, &request(budget, 600.0, Duplex::Full, policy)).expect("it fits").makespan
     };
-    let link = request(budget, 600.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let link = request(budget, 600.0, Duplex::Full, ACCUDNN).link;
     assert!(!judge(&trace, budget, &link, false).pinned.is_empty());
-    assert!(
-        of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Accudnn { as_printed: true }, budget)
-    );
-    assert!(of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Naive, budget));
+    assert!(of(ACCUDNN, budget) < of(PRINTED, budget));
+    assert!(of(ACCUDNN, budget) < of(Policy::Naive, budget));
     // If nothing needs to move, nothing stalls.
     let peak = trace.memory().peak().expect("a trace has an op").1;
-    assert_eq!(of(Policy::Accudnn { as_printed: false }, peak), trace.compute_seconds());
-    assert!(of(Policy::Accudnn { as_printed: true }, peak) > trace.compute_seconds());
+    assert_eq!(of(ACCUDNN, peak), trace.compute_seconds());
+    assert!(of(PRINTED, peak) > trace.compute_seconds());
     // A link that hides everything: eq. (6) holds, and nothing is pinned.
-    let fast = request(budget, 1e9, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let fast = request(budget, 1e9, Duplex::Full, ACCUDNN).link;
     assert!(judge(&trace, budget, &fast, false).pinned.is_empty());
     assert!(satisfies(&trace, budget, &fast));
-}
-
-#[test]
-fn more_pieces_are_never_needed_to_fit() {
-    let mut without = request(Bytes(1500), 10.0, Duplex::Full, Policy::Plimsoll);
-    without.allow.pieces = false;
-    let plan = planned(&chain(40, 100), &without).expect("it fits");
-    let pieces = plan
-        .schedule
-        .commands
-        .iter()
-        .filter_map(plimsoll_ir::schedule::Command::transfer)
-        .filter(|t| t.2.is_some())
-        .count();
-    assert_eq!(pieces, 0);
 }

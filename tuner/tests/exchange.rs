@@ -9,6 +9,7 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Document, OpId, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
+use plimsoll_testing::between;
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::exchange::{Workers, exchange};
 
@@ -44,12 +45,8 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
             let exchange = exchange(&program, &workers(overlap)).expect("it trains");
             exchange.validate().unwrap_or_else(|fault| panic!("{name}: {fault}"));
             assert_eq!(Exchange::from_json(&exchange.to_json()).as_ref(), Ok(&exchange), "{name}");
-            assert_eq!(
-                exchange.pieces.len() == 1,
-                overlap == Overlap::Nothing,
-                "{name}: {:?}",
-                exchange.pieces
-            );
+            let pieces = &exchange.pieces;
+            assert_eq!(pieces.len() == 1, overlap == Overlap::Nothing, "{name}: {pieces:?}");
             let mut at = 0;
             let is_summed = |role: Role| matches!(role, Role::Gradient | Role::State(_));
             let (mut written, mut updated) = (0, 0);
@@ -71,15 +68,13 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
                         let writes = spec.access != Access::Read && phase != Phase::Update;
                         assert!(
                             !writes || op <= piece.ready,
-                            "{name}: {} is written after {piece:?}",
-                            region.name
+                            "{name}: {region:?} is written after {piece:?}"
                         );
                         written += usize::from(writes);
                         let updates = phase == Phase::Update && !piece.carried();
                         assert!(
                             !updates || op >= piece.needed,
-                            "{name}: {} is used before {piece:?}",
-                            region.name
+                            "{name}: {region:?} is used before {piece:?}"
                         );
                         updated += usize::from(updates);
                     }
@@ -92,11 +87,8 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
             let is_overwritten =
                 |role: Role| !is_summed(role) && !matches!(role, Role::Hyper | Role::Metrics);
             let overwritten = program.resident.iter().filter(|region| is_overwritten(region.role));
-            let kept = if matches!(overlap, Overlap::Forward(_)) {
-                overwritten.map(Region::bytes).sum()
-            } else {
-                Bytes::ZERO
-            };
+            let waits = matches!(overlap, Overlap::Forward(_));
+            let kept: Bytes = overwritten.filter(|_| waits).map(Region::bytes).sum();
             assert_eq!(exchange.pieces.iter().map(|piece| piece.kept).sum::<Bytes>(), kept, "{name}");
         }
     }
@@ -107,9 +99,7 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
     for name in NETWORKS {
         let program = program(name);
         let trace = &program.trace;
-        let budget = trace.memory().peak().expect("an op").1;
-        let tight = trace.memory().floor().expect("an op").1;
-        let budget = tight + Bytes((budget.0 - tight.0) / 2);
+        let budget = between(trace, 1, 2);
         let plan = planned(trace, &request(budget, 12e9, Duplex::Full, Policy::Plimsoll)).expect("it fits");
         let update = |overlap, passes| {
             let workers = Workers { passes, ..workers(overlap) };
@@ -121,12 +111,9 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
             println!("{name}, {overlap:?}: {} for at least {least}", update.seconds);
             // If the next iteration waits, the bound requires two iterations together.
             let most = if matches!(overlap, Overlap::Forward(_)) && passes == 1 { 1.6 } else { 1.05 };
-            assert!(
-                update.seconds.0 <= most * least.0,
-                "{name}, {overlap:?}: {least} and {}",
-                update.seconds
-            );
-            update.seconds
+            let seconds = update.seconds;
+            assert!(seconds.0 <= most * least.0, "{name}, {overlap:?}: {least} and {seconds}");
+            seconds
         };
         for passes in [1, 2, 4] {
             let nothing = update(Overlap::Nothing, passes);

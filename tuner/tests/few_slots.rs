@@ -7,8 +7,9 @@
 
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, Seconds, TensorId};
+use plimsoll_ir::trace::{Op, Phase, Trace};
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_testing::hand;
 use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
 
@@ -21,39 +22,19 @@ const HAIR: f64 = 1e-9;
 
 /// Forward and backward through this many layers; a backward op reads its layer's input. Each tensor has this many parts.
 fn chain(layers: usize, parts: usize) -> Trace {
-    let tensors = (0..(2 * layers + 2) * parts).map(|at| Tensor {
-        name: format!("t{at}"),
-        bytes: Bytes(SIZE / parts as u64),
-        kind: TensorKind::Activation,
-    });
-    let whole = |at: usize| (at * parts..(at + 1) * parts).map(TensorId::new);
-    let op = |name: String, phase, reads: &[usize], writes: usize| Op {
-        layer: name.clone(),
-        name,
-        kind: "conv".into(),
-        phase,
-        seconds: OP,
-        reads: reads.iter().flat_map(|at| whole(*at)).collect(),
-        writes: whole(writes).collect(),
-        workspace_bytes: Bytes::ZERO,
-        flops: 0,
-        recomputable: true,
-        alternatives: Vec::new(),
+    let parts_of =
+        |of: &[usize]| -> Vec<usize> { of.iter().flat_map(|at| at * parts..(at + 1) * parts).collect() };
+    let op = |phase, reads: &[usize], writes: usize| {
+        let op = hand::op(&format!("op{writes}"), phase, &parts_of(reads), &parts_of(&[writes]));
+        Op { kind: "conv".into(), seconds: OP, recomputable: true, ..op }
     };
     let gradient = |at: usize| layers + 1 + at;
-    let mut ops = vec![op("load".into(), Phase::Forward, &[], 0)];
-    ops.extend((0..layers).map(|at| op(format!("f{at}"), Phase::Forward, &[at], at + 1)));
-    ops.push(op("loss".into(), Phase::Backward, &[layers], gradient(layers)));
-    let backward = |at| op(format!("b{at}"), Phase::Backward, &[at, gradient(at + 1)], gradient(at));
+    let mut ops = vec![op(Phase::Forward, &[], 0)];
+    ops.extend((0..layers).map(|at| op(Phase::Forward, &[at], at + 1)));
+    ops.push(op(Phase::Backward, &[layers], gradient(layers)));
+    let backward = |at| op(Phase::Backward, &[at, gradient(at + 1)], gradient(at));
     ops.extend((0..layers).rev().map(backward));
-    Trace {
-        kind: TraceKind,
-        name: format!("chain{layers}"),
-        batch: 1,
-        resident_bytes: Bytes::ZERO,
-        tensors: tensors.collect(),
-        ops,
-    }
+    hand::trace(vec![SIZE / parts as u64; (2 * layers + 2) * parts], ops)
 }
 
 #[test]
@@ -76,12 +57,8 @@ fn plans_and_halves_take_what_the_bound_says() {
                 assert!(halves.reached, "{what}: more states than are looked at");
                 let bound = plan.bound.0 * (1.0 + HAIR);
                 assert!(halves.seconds.0 <= bound, "{what}: halves take {}", halves.seconds);
-                assert!(
-                    plan.makespan.0 <= bound,
-                    "{what}: {} where halves take {}",
-                    plan.makespan,
-                    halves.seconds
-                );
+                let (whole, halves) = (plan.makespan, halves.seconds);
+                assert!(whole.0 <= bound, "{what}: {whole} where halves take {halves}");
             }
         }
     }

@@ -1,14 +1,14 @@
 //! More budget never gives a longer makespan, for any trace, link and policy.
 
-use crate::common::{planned, request};
+use crate::common::{planned, random_traces, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
-use plimsoll_testing::{random_trace, random_trace_of};
+use plimsoll_testing::{floor_and_peak, random_trace_of};
 use plimsoll_tuner::frontier::{Point, budgets, carry};
-use plimsoll_tuner::{Limits, Outcome, Error, PlanRequest, Policy, Status, plan};
+use plimsoll_tuner::{Error, Limits, Outcome, PlanRequest, Policy, plan};
 
 /// Plans a trace at each of these budgets, and carries the plans.
 fn frontier(trace: &Trace, request: &PlanRequest<'_>, budgets: &[Bytes]) -> Result<Vec<Point>, Error> {
@@ -37,7 +37,7 @@ fn check_points(trace: &Trace, points: &[Point], alone: &[Point]) {
         assert_eq!(simulate(trace, &plan.schedule).makespan(), plan.makespan, "{name}");
         assert!(
             plan.makespan.0 >= plan.bound.0 * (1.0 - 1e-9),
-            "{name}: {} at {}",
+            "{name}: {} beats {}",
             plan.makespan,
             plan.bound
         );
@@ -51,12 +51,7 @@ fn check_points(trace: &Trace, points: &[Point], alone: &[Point]) {
 #[test]
 fn more_budget_never_costs_time() {
     let mut carried = 0;
-    for seed in 0..26 {
-        let mut trace = if seed % 3 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
-        if seed % 4 == 1 {
-            trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
-        }
-        let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
+    for (seed, trace, duplex) in random_traces(0..26, 40) {
         // Plans of the papers' policies often get slower, so that there is something to carry.
         let policy = if seed % 8 == 1 { Policy::Plimsoll } else { Policy::ALL[seed as usize % 16] };
         let mut budgets = budgets(&trace, if policy == Policy::Plimsoll { 4 } else { 12 });
@@ -80,43 +75,27 @@ fn more_budget_never_costs_time() {
 }
 
 #[test]
-fn a_plan_is_carried_up_to_larger_budgets_and_down_to_those_that_its_pool_fits() {
+fn a_plan_is_carried_down_to_budgets_that_its_pool_fits() {
     let request = request(Bytes::ZERO, 1e3, Duplex::Full, Policy::Greedy);
-    let all = |seed| {
-        let trace = random_trace_of(40, seed);
-        let budgets = budgets(&trace, 6);
-        let points = frontier(&trace, &request, &budgets).expect("a sound trace");
-        let plans = points.iter().map(|point| point.outcome.plan().cloned()).collect::<Option<Vec<_>>>()?;
-        let faster = |a: usize, b: usize| plans[a].makespan < plans[b].makespan;
-        (budgets.len() == 6 && faster(5, 3) && faster(2, 1)).then_some((trace, budgets, plans))
-    };
-    let (trace, budgets, plans) = (0..50).find_map(all).expect("a trace that more budget makes faster twice");
-    let at = |k: usize, plan: usize| {
-        let mut plan = plans[plan].clone();
-        plan.schedule.budget_bytes = budgets[k];
-        Point { budget: budgets[k], outcome: Outcome::Planned(plan) }
-    };
-    // The slow plan of budget 1 was found at 3 and 4 as well, that of budget 2 at 5.
-    let mixed = vec![at(5, 2), at(4, 1), at(3, 1), at(2, 2), at(1, 1)];
-    let carried = carry(&trace, &request, mixed).expect("valid plans");
-    let times: Vec<_> = carried.iter().map(|p| p.outcome.plan().expect("a plan").makespan).collect();
-    assert_eq!(times, [1, 2, 2, 2, 2].map(|k| plans[k].makespan));
-    assert!(carried.iter().all(|p| p.outcome.plan().is_some_and(|plan| plan.status != Status::OutOfTime)));
-    // And a budget without a plan takes one from the budget above, if that leaves enough unused.
-    let witness = frontier(&trace, &request, &[Bytes(1)]).expect("a sound trace").remove(0).outcome;
-    let spare = plans[2].schedule.pool_bytes + trace.resident_bytes;
-    let short = Point { budget: spare, outcome: witness.clone() };
-    let shorter = Point { budget: spare - Bytes(1), outcome: witness.clone() };
-    let carried = carry(&trace, &request, vec![shorter.clone(), short, at(2, 2)]).expect("valid plans");
+    let trace = random_trace_of(40, 0);
+    let (_, peak) = floor_and_peak(&trace);
+    let point = |budget| frontier(&trace, &request, &[budget]).expect("a sound trace").remove(0);
+    let (none, wide) = (point(Bytes(1)).outcome, point(peak * 2));
+    let plan = wide.outcome.plan().expect("a plan").clone();
+    let spare = plan.schedule.pool_bytes + trace.resident_bytes;
+    assert!(spare < wide.budget, "{spare}");
+    // A budget without a plan takes one from the budget above, if that leaves enough unused.
+    let [shorter, short] =
+        [Bytes(1), Bytes::ZERO].map(|less| Point { budget: spare - less, outcome: none.clone() });
+    let carried = carry(&trace, &request, vec![shorter.clone(), short, wide]).expect("valid plans");
     assert_eq!(carried[0], shorter);
-    assert_eq!(carried[1].outcome.plan().expect("carried down").makespan, plans[2].makespan);
+    assert_eq!(carried[1].outcome.plan().expect("carried down").makespan, plan.makespan);
 }
 
 #[test]
 fn budgets_are_in_equal_steps_from_above_the_floor_to_the_peak() {
     let trace = random_trace_of(40, 3);
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("ops").1, memory.peak().expect("ops").1);
+    let (floor, peak) = floor_and_peak(&trace);
     let all = budgets(&trace, 4);
     assert_eq!((all.len(), all[3]), (4, peak));
     assert!(all[0] > floor && all.is_sorted());

@@ -58,23 +58,16 @@ fn plans_of_the_zoo_are_those_of_record() {
     compare("golden-zoo.txt", &zoo.map(|(name, side, batch)| of_zoo(name, [side; 2], batch)));
 }
 
-/// Compares every second of the shared traces, from one of them on; that of 10,000 ops takes minutes and is left out.
-fn compare_shared(file: &str, from: usize) {
-    let shared = traces().into_iter().map(|(_, trace)| trace).filter(|trace| trace.ops.len() < 5000);
-    let all: Vec<Trace> = shared.skip(from).step_by(2).collect();
-    if !all.is_empty() {
-        compare(file, &all);
-    }
-}
-
+/// Compares the shared traces; that of 10,000 ops takes minutes and is left out.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn plans_of_shared_traces_are_those_of_record() {
-    compare_shared("golden-shared-1.txt", 0);
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn plans_of_other_shared_traces_are_those_of_record() {
-    compare_shared("golden-shared-2.txt", 1);
+    let shared = traces().into_iter().map(|(_, trace)| trace).filter(|trace| trace.ops.len() < 5000);
+    let shared: Vec<Trace> = shared.collect();
+    for (file, from) in [("golden-shared-1.txt", 0), ("golden-shared-2.txt", 1)] {
+        let all: Vec<Trace> = shared.iter().skip(from).step_by(2).cloned().collect();
+        if !all.is_empty() {
+            compare(file, &all);
+        }
+    }
 }

@@ -4,12 +4,11 @@
 //! This file deliberately does not measure the distance of such plans from the optimum, except on traces small enough for
 //! `optimal`.
 
-use crate::common::coarse::{GRAIN, coarse_trace_of};
-use crate::common::{planned, request};
+use crate::common::{expires_after, planned, request};
 use plimsoll_ir::schedule::{Duplex, place_on_host};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_testing::chain_trace;
+use plimsoll_testing::{GRAIN, between, chain_trace, coarse_trace_of};
 use plimsoll_tuner::bound::lower_bound;
 use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};
@@ -20,9 +19,7 @@ const RATE: f64 = 1e3 * GRAIN as f64;
 
 /// Returns the budget at this many quarters of the way from floor to peak.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-    floor + Bytes((peak - floor).0 * quarters / 4)
+    between(trace, quarters, 4)
 }
 
 /// Returns traces, each at a budget at which something has to leave.
@@ -46,8 +43,11 @@ fn no_plan_takes_more_of_the_host_than_there_is() {
 
 #[test]
 #[ignore = "minutes: CI runs it"]
-fn no_plan_of_more_traces_takes_more_of_the_host_than_there_is() {
+fn so_it_is_for_more_traces() {
     no_plan_takes_more(2..10);
+    every_plan_takes_what_is_proved(3..16);
+    recomputed_where_the_host_is_too_small(4..12);
+    plans_in_no_time(4..16);
 }
 
 fn no_plan_takes_more(seeds: Range<u64>) {
@@ -68,18 +68,15 @@ fn no_plan_takes_more(seeds: Range<u64>) {
                         assert_eq!(short.needs, takes, "{what} within {limit}: {short}");
                         refused += 1;
                     }
-                    Err(short) => assert!(
-                        short.why == Shortage::Host || policy == Policy::Plimsoll,
-                        "{what} within {limit}: {short}"
-                    ),
+                    Err(short) => {
+                        let proved = short.why == Shortage::Host || policy == Policy::Plimsoll;
+                        assert!(proved, "{what} within {limit}: {short}");
+                    }
                 }
             }
         }
     }
-    assert!(
-        2 * kept >= traces && refused > 5 * traces,
-        "{kept} plans, {refused} refusals of {traces} traces"
-    );
+    assert!(2 * kept >= traces && refused > 5 * traces, "{kept} plans, {refused} refusals of {traces}");
 }
 
 /// A host without memory means no swapping.
@@ -106,12 +103,6 @@ fn without_host_memory_nothing_is_swapped() {
 #[test]
 fn what_is_proved_to_be_needed_is_taken_by_every_plan() {
     every_plan_takes_what_is_proved(0..3);
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn what_is_proved_of_more_traces_to_be_needed_is_taken_by_every_plan() {
-    every_plan_takes_what_is_proved(3..16);
 }
 
 fn every_plan_takes_what_is_proved(seeds: Range<u64>) {
@@ -141,7 +132,7 @@ fn every_plan_takes_what_is_proved(seeds: Range<u64>) {
     }
     assert!(
         proved * 3 > 2 * traces && tight * 3 > traces,
-        "{proved} proofs for {traces} traces, {tight} plans between them and what is free"
+        "{proved} proofs, {tight} tight plans of {traces}"
     );
 }
 
@@ -167,12 +158,6 @@ fn the_planner_recomputes_where_the_host_is_too_small() {
     recomputed_where_the_host_is_too_small(0..4);
 }
 
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn the_planner_recomputes_more_traces_where_the_host_is_too_small() {
-    recomputed_where_the_host_is_too_small(4..12);
-}
-
 fn recomputed_where_the_host_is_too_small(seeds: Range<u64>) {
     let (mut found, mut faster, traces) = (0, 0, seeds.end - seeds.start);
     for (seed, mut trace, budget) in cases(seeds, 30) {
@@ -187,22 +172,13 @@ fn recomputed_where_the_host_is_too_small(seeds: Range<u64>) {
         found += 1;
         faster += u64::from(ours.makespan.0 < without.makespan.0 * 0.999);
     }
-    assert!(
-        4 * found >= traces && faster > 0,
-        "{found} of {traces}, {faster} are faster with some of the host's memory"
-    );
+    assert!(4 * found >= traces && faster > 0, "{found} of {traces}, {faster} faster with some host memory");
 }
 
 /// If time is up at once, or during the search, the limit holds as well.
 #[test]
 fn a_plan_in_no_time_keeps_the_limit() {
     plans_in_no_time(0..4);
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn plans_of_more_traces_in_no_time_keep_the_limit() {
-    plans_in_no_time(4..16);
 }
 
 fn plans_in_no_time(seeds: Range<u64>) {
@@ -212,11 +188,7 @@ fn plans_in_no_time(seeds: Range<u64>) {
         let Ok(plain) = within(&trace, &free, None) else { continue };
         let host = Some(Bytes(plain.schedule.host_bytes(&trace).0 / 2));
         for polls in [0, 3, 40, 400] {
-            let polled = std::cell::Cell::new(0);
-            let expired = || {
-                polled.set(polled.get() + 1);
-                polled.get() > polls
-            };
+            let expired = expires_after(polls);
             let limits = Limits { expired: Some(&expired), ..free.limits };
             let made = within(&trace, &PlanRequest { limits, anytime: true, ..free }, host);
             found += usize::from(made.is_ok());
@@ -295,9 +267,6 @@ fn places_are_whole_units() {
     let free = request(budget(&trace, 2), RATE, Duplex::Full, Policy::Naive);
     let Ok(Outcome::Planned(made)) = plan(&trace, &free) else { panic!("naive has a plan") };
     let host = made.schedule.host_bytes(&trace);
-    assert!(
-        host > Bytes::ZERO && host.0.is_multiple_of(256) && host.0 * 2 >= made.moved.0,
-        "{host} of {}",
-        made.moved
-    );
+    let whole = host > Bytes::ZERO && host.0.is_multiple_of(256);
+    assert!(whole && host.0 * 2 >= made.moved.0, "{host} of {}", made.moved);
 }

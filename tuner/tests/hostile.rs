@@ -5,8 +5,8 @@
 
 use crate::common::judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, BytesPerSecond, Document};
-use plimsoll_testing::{Choices, Random, chain_trace, hostile};
+use plimsoll_ir::{BytesPerSecond, Document};
+use plimsoll_testing::{Choices, Random, between, chain_trace, floor_and_peak, hostile};
 use plimsoll_tuner::{Algorithms, Layers, Limits, PlanRequest, Policy};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -43,8 +43,7 @@ fn the_cases_are_as_odd_as_they_should_be() {
             continue;
         }
         valid += 1;
-        let memory = case.trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        let (floor, peak) = floor_and_peak(&case.trace);
         fits += u32::from(floor <= case.budget && case.budget < peak);
         most = most.max(case.trace.ops.len());
         largest =
@@ -61,9 +60,7 @@ fn the_cases_are_as_odd_as_they_should_be() {
 #[ignore = "minutes: CI runs it"]
 fn fifty_thousand_ops_are_planned_within_seconds() {
     let trace = chain_trace(25_000);
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-    let budget = floor + Bytes((peak - floor).0 * 2 / 5);
+    let (peak, budget) = (between(&trace, 1, 1), between(&trace, 2, 5));
     let link = Link::symmetric(BytesPerSecond(3e9));
     for policy in [
         Policy::Keep,

@@ -1,11 +1,10 @@
 //! Tests of the planner against the optimum on small random traces. The tests of `src/policies/optimal` verify the optimum.
 
-use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_testing::Random;
+use plimsoll_testing::{GRAIN, Random, between, coarse_trace_of};
 use plimsoll_tuner::policies::optimal::{MOST_OPS, least};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Status, Trick, plan};
 
@@ -17,9 +16,7 @@ const SWAP: Allow = Allow { recompute: false, ..HYBRID };
 
 /// Returns a request at a budget between floor and the middle between floor and peak.
 fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static> {
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-    let budget = floor + Bytes((peak - floor).0 * (seed % 5) / 8);
+    let budget = between(trace, seed % 5, 8);
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
     let mut request = request(budget, 600.0 * GRAIN as f64, duplex, Policy::Plimsoll);
     (request.allow, request.limits.evaluations) = (allow, None);

@@ -7,37 +7,22 @@
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace};
 use plimsoll_ir::{Bytes, Document, Seconds, TensorId};
+use plimsoll_testing::{floor_and_peak, hand};
 use plimsoll_tuner::{Algorithms, Allow, Layers, Layrub, Limits, Plan, PlanRequest, Policy, Witness};
 
 const RATE: f64 = 50.0;
 
 fn op(kind: &str, layer: usize, phase: Phase, reads: &[usize], writes: &[usize]) -> Op {
-    let ids = |list: &[usize]| list.iter().map(|t| TensorId::new(*t)).collect();
-    Op {
-        name: format!("{kind}{layer}.{phase:?}"),
-        layer: format!("layer{layer}"),
-        kind: kind.to_owned(),
-        phase,
-        seconds: Seconds(1.0),
-        reads: ids(reads),
-        writes: ids(writes),
-        workspace_bytes: Bytes::ZERO,
-        flops: 0,
-        recomputable: true,
-        alternatives: Vec::new(),
-    }
+    let layer = format!("layer{layer}");
+    let op = hand::op(&format!("{kind}.{layer}.{phase:?}"), phase, reads, writes);
+    Op { layer, kind: kind.to_owned(), recomputable: true, ..op }
 }
 
 /// Returns a chain of layers of these kinds: x_i is tensor i, y_i is tensor n + 1 + i.
 fn chain(kinds: &[&str]) -> Trace {
     let n = kinds.len();
-    let tensor = |t: usize| {
-        let kind = [TensorKind::Input, TensorKind::Activation, TensorKind::Gradient];
-        let kind = kind[usize::from(t > 0) + usize::from(t > n)];
-        Tensor { name: format!("t{t}"), bytes: Bytes(100), kind }
-    };
     let mut ops: Vec<Op> = Vec::new();
     for (i, kind) in kinds.iter().enumerate() {
         ops.push(op(kind, i, Phase::Forward, &[i], &[i + 1]));
@@ -46,19 +31,22 @@ fn chain(kinds: &[&str]) -> Trace {
         let above = if i + 1 == n { n } else { n + 2 + i };
         ops.push(op(kind, i, Phase::Backward, &[i, above], &[n + 1 + i]));
     }
-    Trace {
-        kind: TraceKind,
-        name: "chain".into(),
-        batch: 1,
-        resident_bytes: Bytes::ZERO,
-        tensors: (0..2 * n + 1).map(tensor).collect(),
-        ops,
-    }
+    let mut trace = hand::trace(vec![100; 2 * n + 1], ops);
+    trace.tensors[0].kind = TensorKind::Input;
+    trace.tensors[n + 1..].iter_mut().for_each(|tensor| tensor.kind = TensorKind::Gradient);
+    trace
 }
 
 fn peak(trace: &Trace) -> Bytes {
-    trace.memory().peak().expect("a chain has ops").1
+    floor_and_peak(trace).1
 }
+
+const fn vdnn(layers: Layers, algorithms: Algorithms) -> Policy {
+    Policy::Vdnn { layers, algorithms }
+}
+
+const VDNN_ALL: Policy = vdnn(Layers::All, Algorithms::FastestThatFit);
+const VDNN_CONV: Policy = vdnn(Layers::Conv, Algorithms::FastestThatFit);
 
 #[track_caller]
 fn plan(trace: &Trace, budget: Bytes, policy: Policy) -> Plan {
@@ -74,35 +62,23 @@ fn check(trace: &Trace, policy: Policy, seconds: f64, offloaded: &[u32]) {
 }
 
 fn offloads(plan: &Plan) -> Vec<u32> {
-    let offload = |c: &Command| match c {
-        Command::Offload { tensor, .. } => Some(tensor.0),
-        _ => None,
-    };
+    let offload = |c: &Command| if let Command::Offload { tensor, .. } = c { Some(tensor.0) } else { None };
     plan.schedule.commands.iter().filter_map(offload).collect()
+}
+
+fn run_again(plan: &Plan) -> Vec<u32> {
+    let again =
+        |c: &Command| if let Command::Compute { op, again: true, .. } = c { Some(op.0) } else { None };
+    plan.schedule.commands.iter().filter_map(again).collect()
 }
 
 #[test]
 fn vdnn_synchronises_at_the_end_of_every_layer() {
     // Every layer but the last takes the 2 s of its transfer; x_3 is used again at once.
-    check(
-        &chain(&["conv", "pool", "pool", "conv"]),
-        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
-        14.0,
-        &[0, 1, 2],
-    );
+    check(&chain(&["conv", "pool", "pool", "conv"]), VDNN_ALL, 14.0, &[0, 1, 2]);
     // Only layer 0 waits, and only the backward op of layer 3, from which the window reaches layer 0.
-    check(
-        &chain(&["conv", "pool", "pool", "conv"]),
-        Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
-        10.0,
-        &[0],
-    );
-    check(
-        &chain(&["pool", "pool", "pool"]),
-        Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
-        6.0,
-        &[],
-    );
+    check(&chain(&["conv", "pool", "pool", "conv"]), VDNN_CONV, 10.0, &[0]);
+    check(&chain(&["pool", "pool", "pool"]), VDNN_CONV, 6.0, &[]);
 }
 
 #[test]
@@ -115,12 +91,7 @@ fn vdnn_prefetches_no_farther_than_the_next_convolution() {
     trace.ops[3].writes = vec![TensorId(4)];
     trace.ops[4].reads = vec![TensorId(2), TensorId(4)];
     // Forward 2 + 2 + 1 + 1; backward of 3 fetches nothing, of 2 fetches x_1, of 1 fetches x_0.
-    check(
-        &trace,
-        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
-        6.0 + 1.0 + 2.0 + 2.0 + 1.0,
-        &[0, 1],
-    );
+    check(&trace, VDNN_ALL, 6.0 + 1.0 + 2.0 + 2.0 + 1.0, &[0, 1]);
 }
 
 #[test]
@@ -155,20 +126,12 @@ fn vdnn_takes_the_fastest_algorithms_or_the_leanest() {
     // The fastest as in `vdnn_synchronises_at_the_end_of_every_layer`; of layer 0 the transfer hides 2 s of the 5.
     let wide = Bytes(700);
     for (policy, fastest, leanest) in [
-        (Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest }, Some(14.0), None),
-        (Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest }, Some(17.0), Some(17.0)),
-        (
-            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
-            Some(14.0),
-            Some(17.0),
-        ),
-        (Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Fastest }, Some(10.0), None),
-        (Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Leanest }, Some(13.0), Some(13.0)),
-        (
-            Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
-            Some(10.0),
-            Some(13.0),
-        ),
+        (vdnn(Layers::All, Algorithms::Fastest), Some(14.0), None),
+        (vdnn(Layers::All, Algorithms::Leanest), Some(17.0), Some(17.0)),
+        (VDNN_ALL, Some(14.0), Some(17.0)),
+        (vdnn(Layers::Conv, Algorithms::Fastest), Some(10.0), None),
+        (vdnn(Layers::Conv, Algorithms::Leanest), Some(13.0), Some(13.0)),
+        (VDNN_CONV, Some(10.0), Some(13.0)),
     ] {
         assert_eq!((of(policy, wide), of(policy, wide - Bytes(1))), (fastest, leanest), "{policy}");
     }
@@ -185,12 +148,7 @@ fn layrub_offloads_all_that_no_layer_refers_to_any_more() {
     trace.ops[1].writes.push(TensorId(9));
     trace.ops[6].reads.push(TensorId(9));
     check(&trace, Policy::Layrub(Layrub::Hybrid), 18.0, &[0, 1, 9, 2]);
-    check(
-        &trace,
-        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
-        14.0,
-        &[0, 1, 2],
-    );
+    check(&trace, VDNN_ALL, 14.0, &[0, 1, 2]);
 }
 
 const CONVS: [&str; 6] = ["conv"; 6];
@@ -246,14 +204,6 @@ fn the_baselines_choose_by_their_scores() {
     assert!(slow(Policy::Tflms).is_err());
 }
 
-fn run_again(plan: &Plan) -> Vec<u32> {
-    let again = |c: &Command| match c {
-        Command::Compute { op, again: true, .. } => Some(op.0),
-        _ => None,
-    };
-    plan.schedule.commands.iter().filter_map(again).collect()
-}
-
 #[test]
 fn memonger_makes_segments_of_sqrt_n_layers_again() {
     // Segments 0 to 2, 3 to 5, 6 to 8. The last stays, x_3 and x_6 are boundaries.
@@ -275,17 +225,12 @@ fn memonger_search_takes_the_fastest_segments_that_fit() {
     // x_3 is large: as a boundary of even segments it stays, while 0 to 3 in one segment give it up.
     trace.tensors[3].bytes = Bytes(1000);
     let of = |policy, budget| planned(&trace, &request(budget, RATE, Duplex::Full, policy));
-    assert!(
-        of(Policy::Memonger { searched: false }, Bytes(1599)).is_err()
-            && of(Policy::Memonger { searched: false }, Bytes(1600)).is_ok()
-    );
-    let searched = of(Policy::Memonger { searched: true }, Bytes(1500)).expect("it fits");
-    assert_eq!(run_again(&searched), [0, 1, 2]);
+    let [even, searched] = [false, true].map(|searched| Policy::Memonger { searched });
+    assert!(of(even, Bytes(1599)).is_err() && of(even, Bytes(1600)).is_ok());
+    assert_eq!(run_again(&of(searched, Bytes(1500)).expect("it fits")), [0, 1, 2]);
     // With less, pairs: x_0, x_2, x_3 and two gradients at the backward op of layer 3.
-    let pairs = of(Policy::Memonger { searched: true }, Bytes(1400)).expect("it fits");
-    assert_eq!(run_again(&pairs), [6, 4, 2, 0]);
-    let short = of(Policy::Memonger { searched: true }, Bytes(1399)).expect_err("no segments need less");
-    assert_eq!(short.needs, Bytes(1400));
+    assert_eq!(run_again(&of(searched, Bytes(1400)).expect("it fits")), [6, 4, 2, 0]);
+    assert_eq!(of(searched, Bytes(1399)).expect_err("no segments need less").needs, Bytes(1400));
 }
 
 #[test]
@@ -323,7 +268,7 @@ fn check_finding(trace: &Trace, rate: f64, shares: &[f64]) -> usize {
         let limits = Limits { evaluations: Some(3000), expired: None };
         planned(trace, &PlanRequest { allow, limits, ..request(budget, rate, Duplex::Half, policy) })
     };
-    let (mut least, peak) = (trace.memory().floor().expect("ops").1, peak(trace));
+    let (mut least, peak) = floor_and_peak(trace);
     while let Err(Witness { needs, .. }) = planned(least, Policy::DynProg) {
         least = needs;
     }

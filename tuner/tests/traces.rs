@@ -5,6 +5,7 @@ use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
+use plimsoll_testing::floor_and_peak;
 use plimsoll_tuner::Policy;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,14 +33,24 @@ pub fn traces() -> Vec<(PathBuf, Trace)> {
 }
 
 pub fn budget(trace: &Trace, fraction: f64) -> Bytes {
-    let memory = trace.memory();
-    let floor = memory.floor().expect("a trace has an op").1;
-    let peak = memory.peak().expect("a trace has an op").1;
+    let (floor, peak) = floor_and_peak(trace);
     floor + Bytes(((peak - floor).0 as f64 * fraction) as u64)
 }
 
 /// Budgets, one or two for each trace, in turn; the bench has the full table.
 const FRACTIONS: [f64; 5] = [0.1, 0.2, 0.4, 0.6, 0.8];
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn full_duplex_plans_are_valid() {
+    every_policy(Duplex::Full, &[0, 2]);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn half_duplex_plans_are_valid() {
+    every_policy(Duplex::Half, &[1]);
+}
 
 fn every_policy(duplex: Duplex, offsets: &[usize]) {
     let (mut asked, mut compared) = (0, 0);
@@ -50,33 +61,11 @@ fn every_policy(duplex: Duplex, offsets: &[usize]) {
             let plans = Policy::ALL.map(plan_of);
             compared += assert_best(&trace, &plans);
             asked += 1;
-            assert!(
-                plans[plans.len() - 1].1.is_ok(),
-                "{} at {fraction}: {:?}",
-                trace.name,
-                plans[plans.len() - 1].1
-            );
+            let (_, ours) = &plans[plans.len() - 1];
+            assert!(ours.is_ok(), "{} at {fraction}: {ours:?}", trace.name);
         }
     }
     assert!(compared >= asked, "{compared} plans of other policies for {asked} requests");
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn full_duplex_plans_are_valid() {
-    every_policy(Duplex::Full, &[0]);
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn full_duplex_plans_at_other_budgets_are_valid() {
-    every_policy(Duplex::Full, &[2]);
-}
-
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn half_duplex_plans_are_valid() {
-    every_policy(Duplex::Half, &[1]);
 }
 
 #[test]
@@ -87,13 +76,8 @@ fn everything_is_kept_without_a_stall_where_it_fits() {
         let budget = budget + Bytes(budget.0 / 20);
         for policy in [Policy::Keep, Policy::Plimsoll] {
             let plan = planned(&trace, &request(budget, RATE, Duplex::Full, policy)).expect("it fits");
-            let compute = trace.compute_seconds();
-            assert!(
-                (plan.makespan - compute).0.abs() <= 1e-9 * compute.0,
-                "{}: {}",
-                trace.name,
-                plan.makespan
-            );
+            let stall = (plan.makespan - trace.compute_seconds()).0.abs();
+            assert!(stall <= 1e-9 * plan.makespan.0, "{}: {}", trace.name, plan.makespan);
         }
     }
 }

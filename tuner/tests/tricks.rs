@@ -4,7 +4,7 @@ use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
-use plimsoll_testing::{chain_trace, random_trace_of};
+use plimsoll_testing::{between, chain_trace, random_trace_of};
 use plimsoll_tuner::{Allow, Limits, Plan, PlanRequest, Policy, Trick, Tricks, Witness};
 
 #[test]
@@ -31,15 +31,9 @@ fn a_set_has_what_it_was_made_of() {
 
 /// Returns random traces, and a chain, each halfway between floor and peak or lower, and a link that tensors wait for.
 fn subjects() -> Vec<(Trace, Bytes, f64)> {
-    let mut subjects: Vec<(Trace, f64)> = (0..4).map(|seed| (random_trace_of(30, seed), 300.0)).collect();
-    subjects.push((chain_trace(30), 5e9));
-    let budgeted = |(at, (trace, rate)): (usize, (Trace, f64))| {
-        let memory = trace.memory();
-        let floor = memory.floor().expect("a trace has an op").1;
-        let peak = memory.peak().expect("a trace has an op").1;
-        (trace, floor + Bytes((peak - floor).0 * (1 + at as u64 % 4) / 8), rate)
-    };
-    subjects.into_iter().enumerate().map(budgeted).collect()
+    let random = (0..4).map(|seed| (random_trace_of(30, seed), 300.0));
+    let all = (0..).zip(random.chain([(chain_trace(30), 5e9)]));
+    all.map(|(at, (trace, rate))| (trace.clone(), between(&trace, 1 + at % 4, 8), rate)).collect()
 }
 
 /// Returns the result of a request without these tricks; any plan was checked, and is no faster than the bound.

@@ -29,19 +29,12 @@ pub fn activation_of(function: Function, n: usize, seed: u32) {
     let backward = |accumulate| Call::ActivationBackward { elements, function, accumulate };
     let args = [input(&x), input(&dy), output(n)];
     let gradient = reference::activation_gradient(function, &wide(&x), &wide(&dy));
+    if n < super::FEW {
+        let y = |x: &[f64]| reference::activation(function, x);
+        reference::assert_gradient(function.name(), &wide(&x), &wide(&dy), &gradient, y);
+    }
     check_accumulate(backward, &args, 2, &gradient);
     check_in_place(&backward(false), &args, 1, 2);
-}
-
-#[test]
-fn activation_gradients_are_derivatives() {
-    for function in Function::ALL {
-        let random = &mut Random::new(5);
-        let [x, dy] = [0, 1].map(|_| wide(&random.floats(60)));
-        let x: Vec<f64> = x.iter().map(|x| 4.0 * x).collect();
-        let dx = reference::activation_gradient(function, &x, &dy);
-        reference::assert_gradient(function.name(), &x, &dy, &dx, |x| reference::activation(function, x));
-    }
 }
 
 /// Far from 0 a function is 0 or x; NaN stays NaN.

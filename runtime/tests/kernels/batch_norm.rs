@@ -1,45 +1,47 @@
-//! Batch normalisation fused with a sum, a ReLU, or both.
+//! Batch normalisation, alone and fused with a sum, a ReLU, or both.
 //!
 //! Compared with plain f64 versions, whose gradients are checked by finite differences; and with the separate calls, whose
 //! bits the fused ones must give.
-//!
-//! Deliberately does not test normalisation alone; `main` does.
 
+use super::EPSILON;
 use super::harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, outcome, outcomes, output,
 };
-use super::reference::{self, wide};
+use super::reference::{self, Norm, wide};
 use plimsoll_ir::program::{After, Call, FusedRelu, RowShape};
 
-const EPSILON: f32 = 1e-2;
-
-/// All fused operations.
+/// All fused operations, and none.
 fn every_after() -> Vec<After> {
     let relus = [f32::INFINITY, 0.7]
         .into_iter()
         .flat_map(|ceiling| [false, true].map(|mask| Some(FusedRelu { ceiling, mask })));
     let relus: Vec<Option<FusedRelu>> = relus.chain([None]).collect();
-    let all =
-        [false, true].into_iter().flat_map(|add| relus.iter().map(move |relu| After { add, relu: *relu }));
-    all.filter(|then| *then != After::default()).collect()
+    [false, true]
+        .into_iter()
+        .flat_map(|add| relus.iter().map(move |relu| After { add, relu: *relu }))
+        .collect()
+}
+
+const SHAPES: [(usize, usize); 8] =
+    [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64), (4, 5000)];
+
+#[test]
+fn batch_norm() {
+    (0..).zip(SHAPES).for_each(|(i, (rows, channels))| batch_norm_of(rows, channels, After::default(), i));
 }
 
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn batch_norm_and_what_follows() {
-    for (i, (rows, channels)) in
-        [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64), (4, 5000)].into_iter().enumerate()
-    {
-        for then in every_after() {
-            batch_norm_then_of(rows, channels, then, i as u32);
-        }
+    for (i, (rows, channels)) in (0..).zip(SHAPES) {
+        every_after().into_iter().for_each(|then| batch_norm_of(rows, channels, then, i));
     }
 }
 
 /// Tests one of them, chosen by the seed.
 pub fn some_after(rows: usize, channels: usize, seed: u32) {
     let all = every_after();
-    batch_norm_then_of(rows, channels, all[seed as usize % all.len()], seed);
+    batch_norm_of(rows, channels, all[seed as usize % all.len()], seed);
 }
 
 /// y of the fused operations, in f64.
@@ -54,14 +56,15 @@ fn passed(then: &After, y: &[f64], dy: &[f64]) -> Vec<f64> {
     y.iter().zip(dy).map(|(y, dy)| if inside(*y) { *dy } else { 0.0 }).collect()
 }
 
-fn batch_norm_then_of(rows: usize, channels: usize, then: After, seed: u32) {
+fn batch_norm_of(rows: usize, channels: usize, then: After, seed: u32) {
     let shape = RowShape { rows: rows as u64, channels: channels as u64 };
     let (n, random) = (rows * channels, &mut Random::new(seed));
+    // Far from 0, so that a variance by the difference of squares would show.
     let x: Vec<f32> = random.floats(n).iter().map(|x| x + 3.0).collect();
     let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
     let [r, dy] = [0, 1].map(|_| random.floats(n));
-    let e = f64::from(EPSILON);
-    let [normal, mean, inverse] = reference::batch_norm(channels, e, &wide(&x), &wide(&gamma), &wide(&beta));
+    let norm = Norm { channels, epsilon: f64::from(EPSILON), by_row: false, centred: true };
+    let [normal, mean, inverse] = norm.forward(&wide(&x), &wide(&gamma), &wide(&beta));
     let stats = [mean, inverse].concat();
 
     let forward = Call::BatchNormForward { shape, epsilon: EPSILON, then };
@@ -81,7 +84,7 @@ fn batch_norm_then_of(rows: usize, channels: usize, then: After, seed: u32) {
     let y: Vec<f32> = random.floats(n).iter().map(|v| v.clamp(0.0, ceiling)).collect();
     let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
     let dr = passed(&then, &wide(&y), &wide(&dy));
-    let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wide(&x), &wide(&gamma), &dr);
+    let [dx, dgamma, dbeta] = norm.gradient(&wide(&x), &wide(&gamma), &dr);
     let mut args = vec![input(&x), input(&dy), input(&gamma), input(&stats)];
     args.extend(then.relu.map(|relu| if relu.mask { mask_of(&y, ceiling) } else { input(&y) }));
     let at = args.len();
@@ -158,19 +161,18 @@ fn assert_gradients_one_by_one(then: &After, shape: RowShape, args: &[Arg], at: 
 }
 
 #[test]
-fn gradients_behind_a_relu_are_derivatives() {
+fn gradients_are_derivatives() {
     for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
         for then in every_after() {
             let random = &mut Random::new(rows as u32);
             let [x, dy, r] = [0, 1, 2].map(|_| wide(&random.floats(rows * channels)));
             let [gamma, beta] = [0, 1].map(|_| wide(&random.floats(channels)));
-            let e = 0.1;
+            let norm = Norm { channels, epsilon: 0.1, by_row: false, centred: true };
             let y = |x: &[f64], gamma: &[f64], beta: &[f64], r: &[f64]| {
-                let [normal, ..] = reference::batch_norm(channels, e, x, gamma, beta);
-                follow(&then, &normal, r)
+                follow(&then, &norm.forward(x, gamma, beta)[0], r)
             };
             let dr = passed(&then, &y(&x, &gamma, &beta, &r), &dy);
-            let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &x, &gamma, &dr);
+            let [dx, dgamma, dbeta] = norm.gradient(&x, &gamma, &dr);
             reference::assert_gradient("x", &x, &dy, &dx, |x| y(x, &gamma, &beta, &r));
             reference::assert_gradient("gamma", &gamma, &dy, &dgamma, |g| y(&x, g, &beta, &r));
             reference::assert_gradient("beta", &beta, &dy, &dbeta, |b| y(&x, &gamma, b, &r));

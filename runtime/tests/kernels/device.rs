@@ -1,197 +1,196 @@
-//! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library in a folder of
-//! `PLIMSOLL_CUDA_LIBRARIES`. Without either, one test reports it, and all fail if `PLIMSOLL_TEST_DEVICE` requires a
-//! device.
+//! Calls on the device `cuda` in all its alternatives, including cuDNN's algorithms and cuBLAS, as in an iteration: a program
+//! of one op, whose operands lie in resident memory between guards, under a schedule that names the alternative.
 //!
-//! Operands are copied there and back with their guards, so that writes outside operands are detected here too.
-//!
-//! Deliberately does not use the device of the runtime, whose schedules have separate tests.
+//! The device is a GPU, or the stand-in library in a folder of `PLIMSOLL_CUDA_LIBRARIES`. Without either, one test reports it,
+//! and all fail if `PLIMSOLL_TEST_DEVICE` requires a device.
 
-use super::harness::{GUARD, Span};
-use super::nvrtc::{self, Nvrtc};
-use super::text::kernels::{self, Argument, Grid};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use plimsoll_ir::Float;
-use plimsoll_ir::program::Call;
-use std::collections::HashMap;
-use std::ffi::{CString, OsString, c_char, c_int, c_uint, c_void};
-use std::path::PathBuf;
-use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use super::harness::{Arg, GUARD, GUARD_BYTE, POISON};
+use plimsoll_ir::program::{
+    Call, Hyper, Kernel, KernelAlternative, Operand, Program, Region, Role, STORAGE_ALIGNMENT,
+};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
+use plimsoll_ir::trace::{Alternative, Op, Phase};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, OpId, Precision, Seconds, TensorId};
+use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Executor, MemoryLayout};
+use plimsoll_testing::hand;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-type Address = u64;
-type Handle = *mut c_void;
+/// Contents of a call's operands after an alternative, and its name.
+pub type Outcome = (String, Vec<Vec<u8>>);
 
-/// A device with the loaded kernels, for one test at a time.
-pub struct Device {
-    driver: Library,
-    context: Handle,
-    stream: Handle,
-    /// Functions by the kernel's name and the storage of activations.
-    functions: HashMap<(String, Float), Handle>,
-}
-
-// SAFETY: the driver's handles are names, which any thread may use; the mutex below admits one thread at a time.
-unsafe impl Send for Device {}
-
-/// Opens a library from the folders that the environment names, else by the loader.
-fn open(file: &str) -> Option<Library> {
-    let folders = std::env::var_os("PLIMSOLL_CUDA_LIBRARIES").unwrap_or_default();
-    let named = std::env::split_paths(&folders).map(|folder| folder.join(file)).filter(|path| path.is_file());
-    let all = named.map(PathBuf::into_os_string).chain([OsString::from(file)]);
-    // SAFETY: NVIDIA's libraries and the stand-in may be loaded at any time.
-    all.into_iter().find_map(|path| unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok())
-}
-
-/// The device, started once for all tests, or the reason why there is none.
-fn started() -> &'static Result<Mutex<Device>, String> {
-    static DEVICE: OnceLock<Result<Mutex<Device>, String>> = OnceLock::new();
-    DEVICE.get_or_init(|| {
-        let device = Device::start().map(Mutex::new);
+/// The device with activations in this format, opened once for all tests, or the reason why there is none.
+fn opened(float: Float) -> &'static Result<Mutex<CudaDevice>, String> {
+    static DEVICES: [OnceLock<Result<Mutex<CudaDevice>, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    DEVICES[float as usize].get_or_init(|| {
+        let precision = Some(if float == Float::F32 { Precision::F32 } else { Precision::Bf16 });
+        let device = CudaDevice::open(&CudaOptions { precision, ..CudaOptions::default() });
         if let (Err(why), Some(asked)) = (&device, std::env::var_os("PLIMSOLL_TEST_DEVICE")) {
             panic!("PLIMSOLL_TEST_DEVICE asks for {asked:?}, and {why}");
         }
-        device
+        device.map(Mutex::new).map_err(|why| why.to_string().replace('\n', " "))
     })
-}
-
-/// Returns `true` if there is a device.
-pub fn is_there() -> bool {
-    started().is_ok()
-}
-
-/// The device for one test, if there is one.
-pub fn device() -> Option<MutexGuard<'static, Device>> {
-    // State left by a failed test does not matter to the next.
-    started().as_ref().ok().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Reports, as the only test, if the others also run on a device.
 #[test]
 fn kernels_are_run_on_a_device() {
-    if let Err(why) = started() {
-        println!("skipped: the CUDA kernels and the device's ways are not run on a device, as {why}");
+    if let Err(why) = opened(Float::F32) {
+        println!("skipped: the CUDA kernels and the device's ways are not run on a device: {why}");
     }
 }
 
-/// Calls a function of the driver by its name and parameter types, and asserts that it succeeds.
-macro_rules! driver {
-    ($library:expr, $name:ident($($argument:expr => $kind:ty),*)) => {{
-        type Function = unsafe extern "C" fn($($kind),*) -> c_int;
-        // SAFETY: the parameters are those of the driver's documentation, and the memory that they point at is alive.
-        let status = unsafe {
-            let function = $library.get::<Function>(stringify!($name).as_bytes());
-            (function.expect("every driver has it"))($($argument),*)
+/// Contents of a call's operands after each alternative; empty without a device.
+pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<Outcome> {
+    let Ok(device) = opened(float) else { return Vec::new() };
+    // State left by a failed test does not matter to the next.
+    let device = device.lock().unwrap_or_else(PoisonError::into_inner);
+    let alternatives = device.alternatives(call);
+    let program = program(call, float, args, &alternatives);
+    let schedules: Vec<Schedule> = (0..alternatives.len()).map(|number| schedule(&program, number)).collect();
+    let layouts = schedules.iter().map(|schedule| MemoryLayout::of(&program, schedule));
+    let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
+    let another = device.another().expect("it shares what is open");
+    let mut executor = Executor::new(Box::new(another), layout).expect("the test is small");
+    let run = |(alternative, schedule): (&KernelAlternative, &Schedule)| {
+        let loaded = executor.load(&program, schedule).expect("the program is sound");
+        let name = format!("the device's way `{}`", alternative.name);
+        let content = |region: &Region, arg: Option<&Arg>| {
+            let mut content = match arg {
+                Some(Arg::In(bytes) | Arg::InOut(bytes)) => bytes.clone(),
+                Some(Arg::Out(bytes)) => vec![POISON; *bytes],
+                Some(Arg::Same(_)) | None => Vec::new(),
+            };
+            content.resize(region.bytes().0 as usize, GUARD_BYTE);
+            content
         };
-        assert_eq!(status, 0, "{}", stringify!($name));
-    }};
+        for region in &program.resident {
+            let content = content(region, number(region).map(|n| &args[n]));
+            executor.write_region(region, &content).expect("it is in range");
+        }
+        executor.run(&loaded).unwrap_or_else(|error| panic!("{call:?} by {name}: {error}"));
+        let mut read = |region: &Region| {
+            let mut bytes = vec![0; region.bytes().0 as usize];
+            executor.read_region(region, &mut bytes).expect("it is in range");
+            bytes
+        };
+        for guard in program.resident.iter().filter(|region| region.name == "guard") {
+            assert!(read(guard).iter().all(|b| *b == GUARD_BYTE), "{call:?} by {name} overran an operand");
+        }
+        let mut held = vec![Vec::new(); args.len()];
+        for (region, number) in program.resident.iter().filter_map(|region| Some((region, number(region)?))) {
+            let mut bytes = read(region);
+            let behind = bytes.split_off(bytes_of(&args[number]));
+            assert!(behind.iter().all(|b| *b == GUARD_BYTE), "{call:?} by {name} overran operand {number}");
+            if let Arg::In(input) = &args[number] {
+                let shared = args.iter().any(|arg| matches!(arg, Arg::Same(of) if *of == number));
+                assert!(shared || *input == bytes, "{call:?} by {name} changed its input {number}");
+            }
+            held[number] = bytes;
+        }
+        for (number, arg) in args.iter().enumerate() {
+            if let Arg::Same(of) = arg {
+                held[number] = held[*of].clone();
+            }
+        }
+        (name, held)
+    };
+    alternatives.iter().zip(&schedules).map(run).collect()
 }
 
-impl Device {
-    /// Starts the device; `Err` names the missing part.
-    fn start() -> Result<Device, String> {
-        let driver = open("libcuda.so.1").ok_or("there is no driver")?;
-        // SAFETY: the function's type, as the driver documents it.
-        let status = unsafe {
-            let init = driver.get::<unsafe extern "C" fn(c_uint) -> c_int>(b"cuInit");
-            (init.map_err(|error| error.to_string())?)(0)
-        };
-        if status != 0 {
-            return Err(format!("the driver does not start ({status})"));
-        }
-        let named = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].into_iter().find_map(open);
-        let nvrtc = match (named, nvrtc::fetched()) {
-            (Some(library), _) => Nvrtc::of(library),
-            (None, Some(folder)) => Nvrtc::load(&folder),
-            (None, None) => return Err("there is no NVRTC".to_owned()),
-        };
-        let (mut context, mut stream, mut module, mut ordinal) = (null_mut(), null_mut(), null_mut(), 0);
-        driver!(driver, cuDeviceGet(&mut ordinal => *mut c_int, 0 => c_int));
-        driver!(driver, cuDevicePrimaryCtxRetain(&mut context => *mut Handle, ordinal => c_int));
-        driver!(driver, cuCtxSetCurrent(context => Handle));
-        driver!(driver, cuStreamCreate(&mut stream => *mut Handle, 1 => c_uint));
-        let mut capability = [0; 2];
-        // Capability, major and minor.
-        for (number, attribute) in capability.iter_mut().zip([75, 76]) {
-            driver!(driver, cuDeviceGetAttribute(number => *mut c_int, attribute => c_int, ordinal => c_int));
-        }
-        let [major, minor] = capability;
-        let old = format!("compute_{major}{minor}");
-        let architecture = if major < 8 { &*old } else { nvrtc::VIRTUAL };
-        let mut functions = HashMap::new();
-        for float in [Float::F32, Float::Bf16] {
-            let source = kernels::source(float);
-            let ptx = nvrtc.compile(&source, architecture)?;
-            driver!(driver, cuModuleLoadData(&mut module => *mut Handle, ptx.as_ptr() => *const u8));
-            for (name, _) in super::text::signatures(&source) {
-                let symbol = CString::new(name.clone()).expect("a name");
-                let mut function = null_mut();
-                driver!(driver, cuModuleGetFunction(&mut function => *mut Handle, module => Handle,
-                        symbol.as_ptr() => *const c_char));
-                functions.insert((name, float), function);
-            }
-        }
-        Ok(Device { driver, context, stream, functions })
-    }
+/// Number of the operand in a region.
+fn number(region: &Region) -> Option<usize> {
+    region.name.strip_prefix("operand ").and_then(|number| number.parse().ok())
+}
 
-    /// Computes a call on operands on the host, with their guards, and copies the results back.
-    ///
-    /// # Safety
-    /// As `plimsoll_runtime::cpu::kernels::run`; each span has [`GUARD`] bytes before it, and padding to a multiple of 256
-    /// after it.
-    pub unsafe fn run(&self, call: &Call, float: Float, operands: &[Span], workspace: Span) {
-        driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
-        // Operands in place are one span.
-        let mut spans: Vec<Span> = Vec::new();
-        for span in operands.iter().chain([&workspace]) {
-            if !spans.iter().any(|other| other.at == span.at) {
-                spans.push(*span);
-            }
-        }
-        let room = |span: &Span| GUARD + span.len.next_multiple_of(256);
-        let mut base: Address = 0;
-        let bytes: usize = spans.iter().map(room).sum();
-        driver!(self.driver, cuMemAlloc_v2(&mut base => *mut Address, bytes => usize));
-        let mut starts = HashMap::new();
-        let mut next = base;
-        for span in &spans {
-            let from = span.at.wrapping_sub(GUARD);
-            driver!(self.driver, cuMemcpyHtoDAsync_v2(next => Address, from.cast() => *const c_void,
-                    room(span) => usize, self.stream => Handle));
-            starts.insert(span.at, next + GUARD as Address);
-            next += room(span) as Address;
-        }
-        for grid in kernels::grids(call, float) {
-            self.launch(
-                &grid,
-                float,
-                &operands.iter().map(|s| starts[&s.at]).collect::<Vec<_>>(),
-                starts[&workspace.at],
-            );
-        }
-        for span in &spans {
-            let (to, from) = (span.at.wrapping_sub(GUARD), starts[&span.at] - GUARD as Address);
-            driver!(self.driver, cuMemcpyDtoHAsync_v2(to.cast() => *mut c_void, from => Address,
-                    room(span) => usize, self.stream => Handle));
-        }
-        driver!(self.driver, cuStreamSynchronize(self.stream => Handle));
-        driver!(self.driver, cuMemFree_v2(base => Address));
+/// Bytes of an operand's own memory.
+fn bytes_of(arg: &Arg) -> usize {
+    match arg {
+        Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
+        Arg::Out(bytes) => *bytes,
+        Arg::Same(_) => 0,
     }
+}
 
-    fn launch(&self, grid: &Grid, float: Float, operands: &[Address], workspace: Address) {
-        let value = |argument: &Argument| match *argument {
-            Argument::Operand(i) => operands[i],
-            Argument::Workspace(at) => workspace + at,
-            Argument::U32(n) => u64::from(n),
-            Argument::U64(n) => n,
-            Argument::F32(v) => u64::from(v.to_bits()),
+/// Consecutive regions of whole words.
+#[derive(Default)]
+struct Resident {
+    regions: Vec<Region>,
+    end: u64,
+}
+
+impl Resident {
+    /// Adds a region, and a guard that fills up to the alignment; returns the region's start.
+    fn add(&mut self, name: &str, role: Role, bytes: u64) -> Bytes {
+        let bytes = bytes.next_multiple_of(4);
+        let offset = Bytes(self.end);
+        let mut push = |name: &str, role, offset, bytes: u64| {
+            self.regions.push(Region { name: name.to_owned(), role, offset, shape: vec![bytes / 4] });
         };
-        let mut values: Vec<u64> = grid.arguments.iter().map(value).collect();
-        let mut addresses: Vec<*mut c_void> =
-            values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
-        let [x, y, z] = grid.blocks;
-        let function = self.functions[&(grid.kernel.to_owned(), float)];
-        driver!(self.driver, cuLaunchKernel(function => Handle, x => c_uint, y => c_uint,
-                z => c_uint, grid.threads => c_uint, 1 => c_uint, 1 => c_uint, 0 => c_uint,
-                self.stream => Handle, addresses.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void));
+        push(name, role, offset, bytes);
+        let whole = bytes.next_multiple_of(STORAGE_ALIGNMENT);
+        if whole > bytes {
+            push("guard", Role::State(0.0), offset + Bytes(bytes), whole - bytes);
+        }
+        self.end += whole;
+        offset
+    }
+}
+
+const INPUT: TensorId = TensorId(0);
+
+/// A program of one call, whose operands are resident, each between guards; its tensor exists because a program needs
+/// input.
+fn program(call: &Call, float: Float, args: &[Arg], alternatives: &[KernelAlternative]) -> Program {
+    let mut resident = Resident::default();
+    resident.add("hyper", Role::Hyper, 4 * Hyper::WORDS);
+    resident.add("metrics", Role::Metrics, 12);
+    let mut operands: Vec<Operand> = Vec::new();
+    for (number, arg) in args.iter().enumerate() {
+        resident.add("guard", Role::State(0.0), GUARD as u64);
+        let name = format!("operand {number}");
+        operands.push(match arg {
+            Arg::Same(of) => operands[*of],
+            _ => Operand::Resident(resident.add(&name, Role::State(0.0), bytes_of(arg) as u64)),
+        });
+    }
+    resident.add("guard", Role::State(0.0), GUARD as u64);
+    let alternative = |alternative: &KernelAlternative| Alternative {
+        name: alternative.name.clone(),
+        seconds: Seconds::ZERO,
+        workspace_bytes: alternative.workspace.round_up(STORAGE_ALIGNMENT),
+    };
+    let alternatives: Vec<Alternative> = alternatives.iter().map(alternative).collect();
+    let (workspace_bytes, alternatives) = (alternatives[0].workspace_bytes, alternatives[1..].to_vec());
+    let op = Op { workspace_bytes, alternatives, ..hand::op("call", Phase::Forward, &[INPUT.index()], &[]) };
+    let mut trace = hand::trace([STORAGE_ALIGNMENT], vec![op]);
+    trace.resident_bytes = Bytes(resident.end);
+    let kernels = vec![Kernel { call: *call, operands }];
+    let resident = resident.regions;
+    Program { trace, kernels, resident, feature_maps: float, images: INPUT, labels: INPUT }
+}
+
+/// The op in one of its alternatives, with its scratch behind the input.
+fn schedule(program: &Program, alternative: usize) -> Schedule {
+    let command = CommandId(0);
+    let alternative = alternative.checked_sub(1).map(|k| k as u32);
+    let op = &program.trace.ops[0];
+    let scratch = alternative.map_or(op.workspace_bytes, |k| op.alternatives[k as usize].workspace_bytes);
+    let holds = Holds::Tensor { tensor: INPUT, first_byte: None, bytes: None };
+    let mut buffers = vec![Buffer { holds, offset: Bytes::ZERO, opens: None, closes: vec![command] }];
+    if scratch > Bytes::ZERO {
+        let holds = Holds::Workspace { command };
+        let offset = Bytes(STORAGE_ALIGNMENT);
+        buffers.push(Buffer { holds, offset, opens: Some(command), closes: vec![command] });
+    }
+    let pool_bytes = Bytes(STORAGE_ALIGNMENT) + scratch;
+    Schedule {
+        kind: ScheduleKind,
+        trace: program.trace.name.clone(),
+        batch: 1,
+        budget_bytes: program.trace.resident_bytes + pool_bytes,
+        pool_bytes,
+        link: Link::symmetric(BytesPerSecond(1e9)),
+        commands: vec![Command::Compute { op: OpId(0), again: false, alternative, waits: Vec::new() }],
+        buffers,
     }
 }

@@ -3,8 +3,7 @@
 //!
 //! Deliberately does not know the formula of a call; `reference` does.
 
-use super::alternatives;
-use super::device::device;
+use super::device::{self, Outcome};
 use super::text::{Order, kernels, text};
 
 use plimsoll_ir::Float;
@@ -16,9 +15,9 @@ use plimsoll_runtime::cpu::kernels::{self as cpu, Threads};
 /// Guard bytes before and after each operand and the workspace.
 pub const GUARD: usize = 256;
 /// Four of these are a number so large that a read of it shows.
-const GUARD_BYTE: u8 = 0xFE;
+pub const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN, which shows reads before the first write.
-const POISON: u8 = 0xFF;
+pub const POISON: u8 = 0xFF;
 
 /// Numbers that look random, the same in every run: of ordinary size, and never so close to 0 that a finite difference
 /// crosses it.
@@ -80,13 +79,6 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
 }
 
-/// Place of an operand.
-#[derive(Clone, Copy)]
-pub struct Span {
-    pub at: *mut u8,
-    pub len: usize,
-}
-
 /// Aligned memory between guards: bytes on either side that must not change, followed by bytes that stop the process if
 /// touched, even for reading. As for tensors, padding to a multiple of 256 follows.
 struct Memory {
@@ -127,8 +119,8 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.map, self.bytes - FORBIDDEN) }
     }
 
-    fn span(&mut self) -> Span {
-        Span { at: self.map.wrapping_add(self.start), len: self.len }
+    fn at(&self) -> *mut u8 {
+        self.map.wrapping_add(self.start)
     }
 
     fn bytes(&mut self) -> &[u8] {
@@ -158,8 +150,6 @@ enum Kernels {
     Cpu(u32),
     /// The text of CUDA's, in an order of threads.
     Text(Order),
-    /// CUDA's, on a device.
-    Device,
 }
 
 impl Kernels {
@@ -167,34 +157,28 @@ impl Kernels {
         match (self, float) {
             (Kernels::Cpu(threads), Float::F32) => cpu::workspace_bytes(call, threads).0,
             (Kernels::Cpu(threads), Float::Bf16) => cpu::bf16::workspace_bytes(call, threads).0,
-            (Kernels::Text(_) | Kernels::Device, float) => kernels::workspace_bytes(call, float).0,
+            (Kernels::Text(_), float) => kernels::workspace_bytes(call, float).0,
         }
     }
 
     /// # Safety
     /// As `plimsoll_runtime::cpu::kernels::run`, with guards around operands and workspace.
-    unsafe fn run(self, call: &Call, float: Float, operands: &[Span], workspace: Span) {
-        let addresses: Vec<*mut u8> = operands.iter().map(|span| span.at).collect();
+    unsafe fn run(self, call: &Call, float: Float, operands: &[*mut u8], workspace: *mut u8) {
         match self {
             Kernels::Cpu(threads) => {
                 let pool = Threads::new(threads).expect("a few threads start");
                 // SAFETY: passed on.
                 unsafe {
                     match float {
-                        Float::F32 => cpu::run(call, &addresses, workspace.at, &pool),
-                        Float::Bf16 => cpu::bf16::run(call, &addresses, workspace.at, &pool),
+                        Float::F32 => cpu::run(call, operands, workspace, &pool),
+                        Float::Bf16 => cpu::bf16::run(call, operands, workspace, &pool),
                     }
                 }
             }
             Kernels::Text(order) => {
                 let text = text(float).expect("only where it is");
                 // SAFETY: passed on.
-                unsafe { text.run(call, &addresses, workspace.at, order) };
-            }
-            Kernels::Device => {
-                let device = device().expect("only where it is");
-                // SAFETY: passed on.
-                unsafe { device.run(call, float, operands, workspace) };
+                unsafe { text.run(call, operands, workspace, order) };
             }
         }
     }
@@ -254,9 +238,9 @@ fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec
         .collect();
     let mut workspace = Memory::new(kernels.workspace_bytes(call, float) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
-    let operands: Vec<Span> = (0..args.len()).map(|i| memories[owner(i)].span()).collect();
+    let operands: Vec<*mut u8> = (0..args.len()).map(|i| memories[owner(i)].at()).collect();
     // SAFETY: the operands have the sizes of the tests' shapes, aligned and alive; guards find mistakes.
-    unsafe { kernels.run(call, float, &operands, workspace.span()) };
+    unsafe { kernels.run(call, float, &operands, workspace.at()) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
     for (i, (memory, arg)) in memories.iter_mut().zip(args).enumerate() {
         memory.assert_guarded(&format!("operand {i} of {call:?} on {kernels:?}"));
@@ -268,18 +252,55 @@ fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec
     (0..args.len()).map(|i| memories[owner(i)].bytes().to_vec()).collect()
 }
 
-/// Runs a call on the CPU's kernels, on the text of the CUDA ones, and on a device; returns the name of each and the
-/// operands' contents afterwards. Asserts equal bits for any number of threads, any order of threads, and any run. The CPU
-/// is the first, and the only one for calls that CUDA's kernels do not serve.
-pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    let cpu = ("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
+/// Returns `true` if a library may compute a call, in alternatives that differ by the order of sums.
+fn multiplies(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::ConvForward { .. }
+            | Call::ConvBackwardFilter { .. }
+            | Call::ConvBackwardData { .. }
+            | Call::AttentionForward { .. }
+            | Call::AttentionBackward { .. }
+    )
+}
+
+/// Runs a call on the CPU's kernels, on the text of the CUDA ones, and on a device in all its alternatives; returns the name
+/// of each and the operands' contents afterwards. Asserts equal bits for any number of threads and any order of threads. The
+/// CPU is the first.
+pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<Outcome> {
     check_in_bf16(call, args);
-    outcomes_of([vec![cpu], cuda(call)].concat(), call, args)
+    let cpu = agreed(call, Float::F32, args, &[Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
+    let others = cuda_outcomes(call, args);
+    for (by, found) in others.iter().filter(|_| exact(call)) {
+        for (i, (cpu, found)) in cpu.iter().zip(found).enumerate() {
+            assert!(same(cpu, found), "operand {i} of {call:?} by {by}: {}", first_difference(cpu, found));
+        }
+    }
+    [vec![("the CPU".to_owned(), cpu)], others].concat()
 }
 
 /// The same without the CPU, for calls that stop a run there.
-pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    outcomes_of(cuda(call), call, args)
+pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<Outcome> {
+    [by_text(call, Float::F32, args), device::outcomes(call, Float::F32, args)].concat()
+}
+
+/// Runs a call on the text of CUDA's kernels, if it can run here and no library serves the call.
+fn by_text(call: &Call, float: Float, args: &[Arg]) -> Vec<Outcome> {
+    if !kernels::serve(call) || text(float).is_none() {
+        return Vec::new();
+    }
+    let orders = [Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)];
+    vec![("the text".to_owned(), agreed(call, float, args, &orders))]
+}
+
+/// Runs a call on kernels that must agree to the bit.
+fn agreed(call: &Call, float: Float, args: &[Arg], kernels: &[Kernels]) -> Vec<Vec<u8>> {
+    let first = execute(call, float, args, kernels[0]);
+    for other in &kernels[1..] {
+        let same = execute(call, float, args, *other) == first;
+        assert!(same, "{call:?} in {float:?} on {other:?} and on {:?} differ", kernels[0]);
+    }
+    first
 }
 
 /// The CPU's panic message, the same on any number of threads. Fails if the call succeeds.
@@ -292,49 +313,6 @@ pub fn panics(call: &Call, args: &[Arg]) -> String {
     assert_eq!(said[0], said[1], "{call:?}");
     let [said, _] = said;
     said
-}
-
-/// Names of the kernels, each with the variants that must agree to the bit.
-type Who = Vec<(&'static str, Vec<Kernels>)>;
-
-/// Returns CUDA's kernels that can run here; empty if a library serves the call.
-fn cuda(call: &Call) -> Who {
-    let mut who = Who::new();
-    if !kernels::serve(call) {
-        return who;
-    }
-    if text(Float::F32).is_some() {
-        who.push(("the text", vec![Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)]));
-    }
-    if device().is_some() {
-        who.push(("the device", vec![Kernels::Device; 2]));
-    }
-    who
-}
-
-fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    let mut outcomes: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
-    for (name, alternatives) in who {
-        let first = execute(call, Float::F32, args, alternatives[0]);
-        for alternative in &alternatives[1..] {
-            assert!(
-                execute(call, Float::F32, args, *alternative) == first,
-                "{call:?} on {alternative:?} and on {:?} differ",
-                alternatives[0]
-            );
-        }
-        if let Some((_, cpu)) = outcomes.first().filter(|_| exact(call)) {
-            for (i, (cpu, first)) in cpu.iter().zip(&first).enumerate() {
-                assert!(
-                    same(cpu, first),
-                    "operand {i} of {call:?} by {name}: {}",
-                    first_difference(cpu, first)
-                );
-            }
-        }
-        outcomes.push((name, first));
-    }
-    outcomes
 }
 
 /// The operands with activations in bf16.
@@ -350,23 +328,21 @@ fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
 }
 
 /// Results with activations in bf16, to which those of the f32 arguments are rounded.
-pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<Outcome> {
     let args = rounded(call, args);
-    let who = [vec![("the CPU", vec![Kernels::Cpu(1)])], cuda(call)].concat();
-    who.into_iter().map(|(by, kernels)| (by, execute(call, Float::Bf16, &args, kernels[0]))).collect()
+    let cpu = ("the CPU".to_owned(), execute(call, Float::Bf16, &args, Kernels::Cpu(1)));
+    let text = by_text(call, Float::Bf16, &args);
+    [vec![cpu], text, device::outcomes(call, Float::Bf16, &args)].concat()
 }
 
 /// Asserts that CUDA's kernels agree with the CPU's on activations in bf16: the same bits if that is required in f32; else
-/// numbers as near as in f32 before rounding, so that a few round to the other neighbour.
+/// numbers as near as in f32 before rounding, so that a few round to the other neighbour. A library may round once more.
 fn check_in_bf16(call: &Call, args: &[Arg]) {
-    let args = rounded(call, args);
-    let cpu = execute(call, Float::Bf16, &args, Kernels::Cpu(1));
-    for (name, alternatives) in cuda(call) {
-        let mut outcomes = alternatives.iter().map(|who| execute(call, Float::Bf16, &args, *who));
-        let first = outcomes.next().expect("someone computes");
-        assert!(outcomes.all(|other| other == first), "{call:?} in bf16 by {name} depends on the order");
-        for ((spec, cpu), found) in call.operands().iter().zip(&cpu).zip(&first) {
-            let what = format!("`{}` of {call:?} in bf16 by {name}", spec.name);
+    let mut outcomes = outcomes_in_bf16(call, args).into_iter();
+    let (_, cpu) = outcomes.next().expect("the CPU computes");
+    for (by, found) in outcomes {
+        for ((spec, cpu), found) in call.operands().iter().zip(&cpu).zip(&found) {
+            let what = format!("`{}` of {call:?} in bf16 by {by}", spec.name);
             if !spec.access.writes() || cpu == found {
                 continue;
             }
@@ -384,29 +360,18 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
                 assert_eq!(differs, None, "{what}, from the CPU");
                 continue;
             }
-            let apart = cpu.iter().zip(&found).filter(|(a, b)| !is_equal(**a, **b));
             let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
             let step = if spec.feature_map { BF16_STEP } else { 0.0 };
+            let by_library = multiplies(call) && by != "the text";
             let mut others = 0;
-            for (a, b) in apart {
+            for (a, b) in cpu.iter().zip(&found).filter(|(a, b)| !is_equal(**a, **b)) {
                 let [a, b] = [a, b].map(|v| f64::from(*v));
-                let near = 2.0 * OWN * largest + step * a.abs().max(b.abs());
+                let own = 2.0 * OWN * largest + step * a.abs().max(b.abs());
+                let near = if by_library { BF16_STEP * largest } else { own };
                 assert!((a - b).abs() <= near, "{what}: {b} instead of the CPU's {a}");
-                others += usize::from(spec.feature_map);
+                others += usize::from(spec.feature_map && !by_library);
             }
             assert!(others <= 2 + cpu.len() / 20, "{what}: {others} of {} are others", cpu.len());
-        }
-    }
-    for (name, found) in alternatives::outcomes(call, Float::Bf16, &args) {
-        for ((spec, cpu), found) in call.operands().iter().zip(&cpu).zip(&found) {
-            let what = format!("`{}` of {call:?} in bf16 by {name}", spec.name);
-            let numbers = if spec.feature_map { wide_floats } else { floats };
-            let (cpu, found) = (numbers(cpu), numbers(found));
-            let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
-            for (a, b) in cpu.into_iter().zip(found).filter(|(a, b)| !is_equal(*a, *b)) {
-                let off = f64::from((a - b).abs());
-                assert!(off < BF16_STEP * largest, "{what}: {b} instead of the CPU's {a}");
-            }
         }
     }
 }
@@ -479,10 +444,9 @@ fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64, share: f6
 
 /// Runs a call, on the device in all its alternatives, and compares operands, given by number, with the reference.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
-    let own = outcomes(call, args).into_iter().map(|(by, got)| (by.to_owned(), got, OWN));
-    let alternatives =
-        alternatives::outcomes(call, Float::F32, args).into_iter().map(|(by, got)| (by, got, LIBRARY));
-    for (by, got, share) in own.chain(alternatives) {
+    for (by, got) in outcomes(call, args) {
+        let by_library = multiplies(call) && by.starts_with("the device");
+        let share = if by_library { LIBRARY } else { OWN };
         for (operand, expected) in expected {
             let what = format!("operand {operand} of {call:?} by {by}");
             assert_close(&what, &floats(&got[*operand]), expected, terms(call), share);
@@ -492,12 +456,21 @@ pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
 
 /// Runs a call with `accumulate` off, into poison, and on, onto old values.
 pub fn check_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], written: usize, expected: &[f64]) {
-    check(&call(false), args, &[(written, expected)]);
-    let old = Random::new(99).floats(expected.len());
-    let sum: Vec<f64> = expected.iter().zip(&old).map(|(e, o)| e + f64::from(*o)).collect();
-    let mut args = args.to_vec();
-    args[written] = updated(&old);
-    check(&call(true), &args, &[(written, &sum)]);
+    check_all_accumulate(call, args, &[(written, expected)]);
+}
+
+/// The same for several operands.
+pub fn check_all_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], expected: &[(usize, &[f64])]) {
+    check(&call(false), args, expected);
+    let (mut args, mut sums) = (args.to_vec(), Vec::new());
+    for (written, expected) in expected {
+        let old = Random::new(99).floats(expected.len());
+        args[*written] = updated(&old);
+        let sum = expected.iter().zip(old).map(|(e, o)| e + f64::from(o)).collect::<Vec<_>>();
+        sums.push((*written, sum));
+    }
+    let sums: Vec<(usize, &[f64])> = sums.iter().map(|(written, sum)| (*written, &sum[..])).collect();
+    check(&call(true), &args, &sums);
 }
 
 /// Asserts that writing operand `written` in place of operand `read` changes no bit of any output.

@@ -5,7 +5,6 @@
 //! Deliberately does not measure; the example `kernel_step` does.
 
 mod activation;
-mod alternatives;
 mod attention;
 mod batch_norm;
 mod device;
@@ -19,12 +18,12 @@ mod sequences;
 mod text;
 
 use harness::{
-    Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes,
-    outcomes_in_bf16, output, updated, wide_floats,
+    Arg, Random, check, check_accumulate, check_all_accumulate, check_in_place, floats, input, labels,
+    outcome, outcomes, outcomes_in_bf16, output, updated, wide_floats,
 };
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{After, Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
+use plimsoll_ir::program::{Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
 use plimsoll_ir::{Optimizer, UpdateRule};
 use reference::wide;
 
@@ -37,16 +36,8 @@ fn conv_shape(
     bias: bool,
 ) -> ConvShape {
     let output = window.output(input[0], input[1]).expect("the test's window fits");
-    ConvShape {
-        batch,
-        input,
-        in_channels: channels[0],
-        output,
-        out_channels: channels[1],
-        window,
-        groups,
-        bias,
-    }
+    let [in_channels, out_channels] = channels;
+    ConvShape { batch, input, in_channels, output, out_channels, window, groups, bias }
 }
 
 /// Small enough for finite differences and for the f64 loops.
@@ -112,9 +103,7 @@ fn large_conv_shapes() -> Vec<ConvShape> {
 
 #[test]
 fn convolutions() {
-    for (i, s) in conv_shapes().into_iter().chain(large_conv_shapes()).enumerate() {
-        convolution(s, i as u32);
-    }
+    (0..).zip(conv_shapes().into_iter().chain(large_conv_shapes())).for_each(|(i, s)| convolution(s, i));
 }
 
 fn convolution(s: ConvShape, seed: u32) {
@@ -133,86 +122,35 @@ fn convolution(s: ConvShape, seed: u32) {
     );
 
     let [dx, dw, db] = reference::conv_gradient(&s, &wx, &ww, &wdy);
+    if (n.x + n.weight) * n.y < 400_000 {
+        let wb = wide(&b);
+        reference::assert_gradient("x", &wx, &wdy, &dx, |x| reference::conv(&s, x, &ww, &wb));
+        reference::assert_gradient("weight", &ww, &wdy, &dw, |w| reference::conv(&s, &wx, w, &wb));
+        if s.bias {
+            reference::assert_gradient("bias", &wb, &wdy, &db, |b| reference::conv(&s, &wx, &ww, b));
+        }
+        // A transposed convolution is the gradient of x as a function of dy; its own gradients are the other two passes.
+        let transposed = |dy: &[f64], w: &[f64]| reference::conv_gradient(&s, &wx, w, dy)[0].clone();
+        let plain = reference::conv(&s, &wx, &ww, &vec![0.0; n.out]);
+        reference::assert_gradient("transposed x", &wdy, &wx, &plain, |dy| transposed(dy, &ww));
+        reference::assert_gradient("transposed weight", &ww, &wx, &dw, |w| transposed(&wdy, w));
+    }
     let mut args = vec![input(&x), input(&dy), output(n.weight)];
     args.extend(s.bias.then(|| output(n.out)));
     let mut expected: Vec<(usize, &[f64])> = vec![(2, &dw)];
     if s.bias {
         expected.push((3, &db));
     }
-    check(&Call::ConvBackwardFilter { shape: s, accumulate: false }, &args, &expected);
-    let old = [2, 3].map(|operand| random.floats(if operand == 2 { n.weight } else { n.out }));
-    let mut sums = Vec::new();
-    for ((operand, gradient), old) in expected.iter().zip(&old) {
-        args[*operand] = updated(old);
-        sums.push((*operand, gradient.iter().zip(old).map(|(g, o)| g + f64::from(*o)).collect::<Vec<_>>()));
-    }
-    let sums: Vec<(usize, &[f64])> = sums.iter().map(|(operand, sum)| (*operand, &sum[..])).collect();
-    check(&Call::ConvBackwardFilter { shape: s, accumulate: true }, &args, &sums);
+    check_all_accumulate(|accumulate| Call::ConvBackwardFilter { shape: s, accumulate }, &args, &expected);
 
     let args = [input(&dy), input(&w), output(n.x)];
     check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
 }
 
-#[test]
-fn convolution_gradients_are_derivatives() {
-    for (i, s) in conv_shapes().into_iter().enumerate() {
-        let n = reference::conv_sizes(&s);
-        let random = &mut Random::new(100 + i as u32);
-        let [x, w, b, dy] = [n.x, n.weight, n.out, n.y].map(|n| wide(&random.floats(n)));
-        let [dx, dw, db] = reference::conv_gradient(&s, &x, &w, &dy);
-        reference::assert_gradient("x", &x, &dy, &dx, |x| reference::conv(&s, x, &w, &b));
-        reference::assert_gradient("weight", &w, &dy, &dw, |w| reference::conv(&s, &x, w, &b));
-        if s.bias {
-            reference::assert_gradient("bias", &b, &dy, &db, |b| reference::conv(&s, &x, &w, b));
-        }
-        // A transposed convolution is the gradient of x as a function of dy; its own gradients are the other two passes.
-        let transposed = |dy: &[f64], w: &[f64]| {
-            let [dx, ..] = reference::conv_gradient(&s, &x, w, dy);
-            dx
-        };
-        let plain = reference::conv(&s, &x, &w, &vec![0.0; n.out]);
-        reference::assert_gradient("transposed x", &dy, &x, &plain, |dy| transposed(dy, &w));
-        reference::assert_gradient("transposed weight", &w, &x, &dw, |w| transposed(&dy, w));
-    }
-}
+const EPSILON: f32 = 0.1;
 
-const EPSILON: f32 = 1e-2;
-
-#[test]
-fn batch_norm() {
-    for (i, (rows, channels)) in
-        [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64)].into_iter().enumerate()
-    {
-        batch_norm_of(rows, channels, i as u32);
-    }
-}
-
-fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
-    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-    let random = &mut Random::new(seed);
-    // Far from 0, so that a variance by the difference of squares would show.
-    let x: Vec<f32> = random.floats(rows * channels).iter().map(|x| x + 3.0).collect();
-    let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
-    let dy = random.floats(rows * channels);
-    let (wx, wgamma, wbeta, wdy) = (wide(&x), wide(&gamma), wide(&beta), wide(&dy));
-    let e = f64::from(EPSILON);
-
-    let [y, mean, inverse] = reference::batch_norm(channels, e, &wx, &wgamma, &wbeta);
-    let stats = [mean, inverse].concat();
-    let then = After::default();
-    let forward = Call::BatchNormForward { shape, epsilon: EPSILON, then };
-    let args = [input(&x), input(&gamma), input(&beta), output(x.len()), output(2 * channels)];
-    check(&forward, &args, &[(3, &y), (4, &stats)]);
-
-    let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
-    let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wx, &wgamma, &wdy);
-    let inputs = [input(&x), input(&dy), input(&gamma), input(&stats)];
-    let args = [&inputs[..], &[output(x.len()), output(channels), output(channels)]].concat();
-    let backward = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
-    check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
-    check_accumulate(backward, &args, 4, &dx);
-    check_in_place(&backward(false), &args, 1, 4);
-}
+/// Most elements whose gradients are compared with finite differences.
+const FEW: usize = 150;
 
 #[test]
 fn batch_norm_running_and_inference() {
@@ -262,24 +200,6 @@ fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
     let args = [input(&x), input(&gamma), input(&beta), input(&mean), input(&variance), output(x.len())];
     check(&inference, &args, &[(5, &y)]);
     check_in_place(&inference, &args, 0, 5);
-}
-
-#[test]
-fn batch_norm_gradients_are_derivatives() {
-    for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
-        let random = &mut Random::new(rows as u32);
-        let [x, dy] = [0, 1].map(|_| wide(&random.floats(rows * channels)));
-        let [gamma, beta] = [0, 1].map(|_| wide(&random.floats(channels)));
-        let e = 0.1;
-        let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &x, &gamma, &dy);
-        let y = |x: &[f64], gamma: &[f64], beta: &[f64]| {
-            let [y, ..] = reference::batch_norm(channels, e, x, gamma, beta);
-            y
-        };
-        reference::assert_gradient("x", &x, &dy, &dx, |x| y(x, &gamma, &beta));
-        reference::assert_gradient("gamma", &gamma, &dy, &dgamma, |g| y(&x, g, &beta));
-        reference::assert_gradient("beta", &beta, &dy, &dbeta, |b| y(&x, &gamma, b));
-    }
 }
 
 /// Lengths around the sizes of vectors, mask bytes and pieces.
@@ -366,8 +286,13 @@ fn dropout() {
 /// Seed and step from which a kernel draws.
 fn hyper(seed_low: u32, seed_high: u32, step: u32) -> Arg {
     let update = UpdateRule::usual(Optimizer::Sgd).numbers(0.0, 0);
-    let hyper = Hyper { seed_low, seed_high, step, update };
-    Arg::In(hyper.to_bytes().to_vec())
+    Arg::In(Hyper { seed_low, seed_high, step, update }.to_bytes().to_vec())
+}
+
+/// The numbers of an update.
+fn numbers(rule: UpdateRule, rate: f64, step: u32) -> Arg {
+    let update = rule.numbers(rate, u64::from(step));
+    Arg::In(Hyper { seed_low: 1, seed_high: 2, step, update }.to_bytes().to_vec())
 }
 
 fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, stream]: [u32; 4]) {
@@ -441,12 +366,9 @@ fn pool_shapes() -> Vec<PoolShape> {
     };
     let ceil = |batch, input: [u32; 2], channels, window: Window| {
         let output = window.output_ceil(input[0], input[1]).expect("the test's window fits");
-        assert_ne!(
-            Some(output),
-            window.output(input[0], input[1]),
-            "the last windows reach beyond the padding"
-        );
-        PoolShape { batch, input, output, channels, window }
+        let within = shape(batch, input, channels, window);
+        assert_ne!(output, within.output, "the last windows reach beyond the padding");
+        PoolShape { output, ..within }
     };
     let dilated = Window { size: [2, 3], stride: [1, 2], padding: [1, 1], dilation: [2, 1] };
     vec![
@@ -626,8 +548,7 @@ fn stochastic_gradient_descent() {
 }
 
 fn descent_of(n: usize, seed: u32) {
-    let update = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 }.numbers(0.1, 0);
-    let hyper = Hyper { seed_low: 0, seed_high: 0, step: 0, update };
+    let hyper = numbers(UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 }, 0.1, 0);
     let random = &mut Random::new(seed);
     let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
     for (decay, idle) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -640,7 +561,7 @@ fn descent_of(n: usize, seed: u32) {
             .collect();
         let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
         let call = Call::Sgd { elements: n as u64, decay, idle };
-        let mut args = vec![Arg::In(hyper.to_bytes().to_vec()), updated(&p), input(&g), updated(&m)];
+        let mut args = vec![hyper.clone(), updated(&p), input(&g), updated(&m)];
         if idle {
             args.remove(2);
         }
@@ -654,8 +575,7 @@ fn adam_with_decoupled_decay() {
     let (beta1, beta2, epsilon, rate, decay) = (0.8, 0.99, 1e-3, 0.1, 0.25);
     let rule = UpdateRule::Adamw { beta1, beta2, epsilon, weight_decay: decay as f32 };
     for (n, step) in LENGTHS.into_iter().zip([0, 1, 9, 1000, u32::MAX].into_iter().cycle()) {
-        let update = rule.numbers(rate, u64::from(step));
-        let hyper = Hyper { seed_low: 1, seed_high: 2, step, update };
+        let hyper = numbers(rule, rate, step);
         let random = &mut Random::new(12);
         let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
         let v: Vec<f32> = random.floats(n).into_iter().map(f32::abs).collect();
@@ -672,8 +592,7 @@ fn adam_with_decoupled_decay() {
             };
             let stepped: Vec<f64> = (0..n).map(stepped).collect();
             let call = Call::Adamw { elements: n as u64, idle };
-            let hyper = Arg::In(hyper.to_bytes().to_vec());
-            let mut args = vec![hyper, updated(&p), input(&g), updated(&m), updated(&v)];
+            let mut args = vec![hyper.clone(), updated(&p), input(&g), updated(&m), updated(&v)];
             if idle {
                 args.remove(2);
             }
@@ -686,16 +605,9 @@ fn adam_with_decoupled_decay() {
 /// The gap between adjoining parameters is 0 and stays so, and nothing without a gradient moves by itself.
 #[test]
 fn nothing_comes_of_nothing_by_adamw() {
-    let update = UpdateRule::usual(Optimizer::Adamw).numbers(1e-3, 0);
-    let hyper = Hyper { seed_low: 0, seed_high: 0, step: 0, update };
     let zeros = [0.0; 5];
-    let args = [
-        Arg::In(hyper.to_bytes().to_vec()),
-        updated(&zeros),
-        input(&zeros),
-        updated(&zeros),
-        updated(&zeros),
-    ];
+    let hyper = numbers(UpdateRule::usual(Optimizer::Adamw), 1e-3, 0);
+    let args = [hyper, updated(&zeros), input(&zeros), updated(&zeros), updated(&zeros)];
     for (by, got) in outcomes(&Call::Adamw { elements: 5, idle: false }, &args) {
         for operand in [1, 3, 4] {
             assert_eq!(floats(&got[operand]), zeros, "{by}");

@@ -21,13 +21,3 @@ pub fn product_of(n: usize, seed: u32) {
     check_accumulate(call, &args, 2, &reference::product(&wide(&a), &wide(&b)));
     check_in_place(&call(false), &args, 0, 2);
 }
-
-#[test]
-fn gradients_of_products_are_derivatives() {
-    let random = &mut Random::new(7);
-    let [a, b, dy] = [0, 1, 2].map(|_| wide(&random.floats(24)));
-    let da = reference::product(&dy, &b);
-    reference::assert_gradient("first", &a, &dy, &da, |a| reference::product(a, &b));
-    let db = reference::product(&a, &dy);
-    reference::assert_gradient("second", &b, &dy, &db, |b| reference::product(&a, b));
-}

@@ -15,11 +15,11 @@ use std::process::{Command, Output};
 use std::ptr::{null, null_mut};
 
 /// Oldest target architecture; the driver compiles its PTX for newer devices.
-pub const VIRTUAL: &str = "compute_80";
+const VIRTUAL: &str = "compute_80";
 const REAL: [&str; 3] = ["sm_80", "sm_90", "sm_120"];
 
 /// The script's folder of the compiler; `None`, with a message, if it is missing.
-pub fn fetched() -> Option<PathBuf> {
+fn fetched() -> Option<PathBuf> {
     // Programs other than tests have no such folder.
     let target = option_env!("CARGO_TARGET_TMPDIR").and_then(|folder| Path::new(folder).parent());
     let folder = target.map(|target| target.join("cuda-compiler"));
@@ -31,19 +31,22 @@ pub fn fetched() -> Option<PathBuf> {
     None
 }
 
-type Program = *mut c_void;
-
 /// NVRTC, loaded.
-pub struct Nvrtc {
-    library: Library,
+struct Nvrtc(Library);
+
+/// Calls a function of NVRTC by its name and the types of its parameters; returns its status.
+macro_rules! call {
+    ($nvrtc:expr, $name:expr, $($argument:expr => $kind:ty),*) => {{
+        // SAFETY: the parameters are those of NVRTC's header, and the memory that they point at is alive.
+        unsafe {
+            let function = $nvrtc.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>($name.as_bytes());
+            (function.expect("NVRTC has its functions"))($($argument),*)
+        }
+    }};
 }
 
 impl Nvrtc {
-    pub fn of(library: Library) -> Nvrtc {
-        Nvrtc { library }
-    }
-
-    pub fn load(folder: &Path) -> Nvrtc {
+    fn load(folder: &Path) -> Nvrtc {
         let open = |name: &str| {
             // SAFETY: NVIDIA's libraries may be loaded at any time.
             unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_LOCAL) }.expect("NVRTC loads")
@@ -55,69 +58,45 @@ impl Nvrtc {
         names.sort_unstable();
         let [builtins, library] = names.try_into().expect("NVRTC and its builtins");
         std::mem::forget(open(&builtins));
-        Nvrtc { library: open(&library) }
+        Nvrtc(open(&library))
     }
 
     /// Returns `true` if it knows an architecture, such as `sm_80`.
     fn knows(&self, architecture: &str) -> bool {
-        type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
-        type List = unsafe extern "C" fn(*mut c_int) -> c_int;
         let mut count = 0;
-        // SAFETY: the call writes one number.
-        assert_eq!(self.call::<Count>("nvrtcGetNumSupportedArchs", |f| unsafe { f(&mut count) }), 0);
+        assert_eq!(call!(self, "nvrtcGetNumSupportedArchs", &mut count => *mut c_int), 0);
         let mut all = vec![0; count as usize];
-        // SAFETY: the call writes as many numbers as it reported.
-        assert_eq!(self.call::<List>("nvrtcGetSupportedArchs", |f| unsafe { f(all.as_mut_ptr()) }), 0);
+        assert_eq!(call!(self, "nvrtcGetSupportedArchs", all.as_mut_ptr() => *mut c_int), 0);
         all.iter().any(|known| architecture.strip_prefix("sm_") == Some(&known.to_string()))
     }
 
-    /// Calls a function that returns a status.
-    fn call<F: Copy>(&self, name: &str, with: impl FnOnce(F) -> c_int) -> c_int {
-        // SAFETY: `F` is the function's type, as each caller writes it from NVRTC's header.
-        with(*unsafe { self.library.get::<F>(name.as_bytes()) }.expect("NVRTC has its functions"))
-    }
-
     /// Result of `nvrtcGet<what>` and `nvrtcGet<what>Size`.
-    fn get(&self, what: &str, program: Program) -> Vec<u8> {
-        type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-        type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+    fn get(&self, what: &str, program: *mut c_void) -> Vec<u8> {
         let mut size = 0;
-        // SAFETY: a live program, and a number to write to.
-        let status = self.call::<Size>(&format!("nvrtcGet{what}Size"), |f| unsafe { f(program, &mut size) });
+        let name = format!("nvrtcGet{what}");
+        let status = call!(self, format!("{name}Size"), program => *mut c_void, &mut size => *mut usize);
         assert_eq!(status, 0, "{what}");
         let mut bytes = vec![0u8; size];
-        // SAFETY: a live program, and as many bytes as it reported.
-        let status = self
-            .call::<Get>(&format!("nvrtcGet{what}"), |f| unsafe { f(program, bytes.as_mut_ptr().cast()) });
+        let status = call!(self, name, program => *mut c_void, bytes.as_mut_ptr() => *mut u8);
         assert_eq!(status, 0, "{what}");
         bytes
     }
 
     /// Compiles a source as the device does: to PTX for a virtual architecture, to machine code for a real one. `Err` is
     /// the compiler's log.
-    pub fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
-        type Create = unsafe extern "C" fn(
-            *mut Program,
-            *const c_char,
-            *const c_char,
-            c_int,
-            *const *const c_char,
-            *const *const c_char,
-        ) -> c_int;
-        type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
+    fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let text = |s: &str| CString::new(s).expect("no zero in it");
         let source = text(source);
         let mut program = null_mut();
-        let status = self.call::<Create>("nvrtcCreateProgram", |f| {
-            // SAFETY: a source that ends in a zero; no name and no headers.
-            unsafe { f(&mut program, source.as_ptr(), null(), 0, null(), null()) }
-        });
+        // Without a name and headers.
+        let status = call!(self, "nvrtcCreateProgram", &mut program => *mut *mut c_void,
+            source.as_ptr() => *const c_char, null() => *const c_char, 0 => c_int,
+            null() => *const *const c_char, null() => *const *const c_char);
         assert_eq!(status, 0);
         let options = [text(&format!("--gpu-architecture={architecture}")), text("--fmad=false")];
         let addresses = options.each_ref().map(|option| option.as_ptr());
-        // SAFETY: a live program, and two options.
-        let status =
-            self.call::<Compile>("nvrtcCompileProgram", |f| unsafe { f(program, 2, addresses.as_ptr()) });
+        let status = call!(self, "nvrtcCompileProgram", program => *mut c_void, 2 => c_int,
+            addresses.as_ptr() => *const *const c_char);
         if status != 0 {
             return Err(String::from_utf8_lossy(&self.get("ProgramLog", program)).into_owned());
         }
@@ -130,13 +109,8 @@ fn ptxas(folder: &Path, ptx: &[u8], architecture: &str) -> Output {
     let [from, to] = ["kernels.ptx", "kernels.cubin"].map(|name| scratch.path().join(name));
     std::fs::write(&from, ptx).expect("the folder takes a file");
     let architecture = format!("-arch={architecture}");
-    Command::new(folder.join("ptxas"))
-        .args(["-v", &architecture])
-        .arg(from)
-        .arg("-o")
-        .arg(to)
-        .output()
-        .expect("ptxas starts")
+    let mut command = Command::new(folder.join("ptxas"));
+    command.args(["-v", &architecture]).arg(from).arg("-o").arg(to).output().expect("ptxas starts")
 }
 
 /// Kernels of a PTX text with the types of their parameters, such as `u64`.
@@ -151,15 +125,11 @@ fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn the_kernels_of_f32_compile_for_every_architecture() {
+fn the_kernels_compile_for_every_architecture() {
     let Some(folder) = fetched() else { return };
-    compiles(&folder, &Nvrtc::load(&folder), &kernels::source(Float::F32));
-}
-
-#[test]
-fn the_kernels_of_bf16_compile_for_every_architecture() {
-    let Some(folder) = fetched() else { return };
-    compiles(&folder, &Nvrtc::load(&folder), &kernels::source(Float::Bf16));
+    for float in [Float::F32, Float::Bf16] {
+        compiles(&folder, &Nvrtc::load(&folder), &kernels::source(float));
+    }
 }
 
 /// Checks that a device compiles to machine code if its NVRTC knows it, else to PTX, which the driver compiles.
@@ -175,11 +145,8 @@ fn the_oldest_and_the_newest_compiler_take_the_kernels() {
         for (architecture, float) in to.iter().zip([Float::F32, Float::Bf16].into_iter().cycle()) {
             let code = nvrtc.compile(&kernels::source(float), architecture);
             let code = code.unwrap_or_else(|log| panic!("{which}, {architecture}: {log}"));
-            assert_eq!(
-                code.starts_with(b"\x7fELF"),
-                architecture.starts_with("sm_"),
-                "{which}, {architecture}"
-            );
+            let is_machine_code = code.starts_with(b"\x7fELF");
+            assert_eq!(is_machine_code, architecture.starts_with("sm_"), "{which}, {architecture}");
         }
     }
 }
@@ -192,11 +159,8 @@ fn compiles(folder: &Path, nvrtc: &Nvrtc, source: &str) {
     let in_ptx = |kind: &str| match kind {
         "unsigned" => "u32".to_owned(),
         "float" => "f32".to_owned(),
-        pointer_or_long => {
-            assert!(
-                pointer_or_long.ends_with('*') || pointer_or_long == "unsigned long long",
-                "{pointer_or_long}"
-            );
+        long => {
+            assert!(long.ends_with('*') || long == "unsigned long long", "{long}");
             "u64".to_owned()
         }
     };
@@ -218,10 +182,8 @@ fn compiles(folder: &Path, nvrtc: &Nvrtc, source: &str) {
         let spills: Vec<&str> = said.lines().filter(|line| line.contains("spill")).collect();
         // One line each, and one for each function of the compiler's own that they call.
         assert!(spills.len() >= written.len(), "{said}");
-        assert!(
-            spills.iter().all(|line| line.contains(" 0 bytes spill stores, 0 bytes spill loads")),
-            "{said}"
-        );
+        let none = |line: &&str| line.contains(" 0 bytes spill stores, 0 bytes spill loads");
+        assert!(spills.iter().all(none), "{said}");
     }
 }
 

@@ -91,109 +91,57 @@ pub fn conv_gradient(s: &ConvShape, x: &[f64], weight: &[f64], dy: &[f64]) -> [V
     [dx, dw, db]
 }
 
-/// y, mean, 1 / sqrt(variance + epsilon).
-pub fn batch_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
-    let rows = (x.len() / channels) as f64;
-    let of = |c: usize| x.iter().skip(c).step_by(channels);
-    let mean: Vec<f64> = (0..channels).map(|c| of(c).sum::<f64>() / rows).collect();
-    let inverse: Vec<f64> = (0..channels)
-        .map(|c| 1.0 / (of(c).map(|x| (x - mean[c]).powi(2)).sum::<f64>() / rows + epsilon).sqrt())
-        .collect();
-    let y = (0..x.len())
-        .map(|i| (i % channels, x[i]))
-        .map(|(c, x)| (x - mean[c]) * inverse[c] * gamma[c] + beta[c])
-        .collect();
-    [y, mean, inverse]
+/// A normalisation of rows of channels.
+pub struct Norm {
+    pub channels: usize,
+    pub epsilon: f64,
+    /// Each row is normalised by itself, otherwise each channel.
+    pub by_row: bool,
+    /// The mean is subtracted first.
+    pub centred: bool,
 }
 
-/// dx, dgamma, dbeta.
-pub fn batch_norm_gradient(
-    channels: usize,
-    epsilon: f64,
-    x: &[f64],
-    gamma: &[f64],
-    dy: &[f64],
-) -> [Vec<f64>; 3] {
-    let rows = (x.len() / channels) as f64;
-    let [_, mean, inverse] = batch_norm(channels, epsilon, x, gamma, &vec![0.0; channels]);
-    let xhat = |i: usize| (x[i] - mean[i % channels]) * inverse[i % channels];
-    let (mut dgamma, mut dbeta) = (vec![0.0; channels], vec![0.0; channels]);
-    for i in 0..x.len() {
-        dgamma[i % channels] += dy[i] * xhat(i);
-        dbeta[i % channels] += dy[i];
+impl Norm {
+    fn group(&self, i: usize) -> usize {
+        if self.by_row { i / self.channels } else { i % self.channels }
     }
-    let dx = (0..x.len())
-        .map(|i| (i, i % channels))
-        .map(|(i, c)| gamma[c] * inverse[c] * (dy[i] - dbeta[c] / rows - xhat(i) * dgamma[c] / rows))
-        .collect();
-    [dx, dgamma, dbeta]
-}
 
-/// y, mean and 1 / sqrt(variance + epsilon) of each row.
-pub fn layer_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
-    let c = channels as f64;
-    let mean: Vec<f64> = x.chunks(channels).map(|row| row.iter().sum::<f64>() / c).collect();
-    let of = |(row, mean): (&[f64], &f64)| row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / c;
-    let inverse: Vec<f64> =
-        x.chunks(channels).zip(&mean).map(|row| 1.0 / (of(row) + epsilon).sqrt()).collect();
-    let y = (0..x.len())
-        .map(|i| (i / channels, i % channels, x[i]))
-        .map(|(row, c, x)| (x - mean[row]) * inverse[row] * gamma[c] + beta[c])
-        .collect();
-    [y, mean, inverse]
-}
-
-/// dx, dgamma, dbeta: dx from the derivative of each output of a row by each of its inputs.
-pub fn layer_norm_gradient(
-    channels: usize,
-    epsilon: f64,
-    x: &[f64],
-    gamma: &[f64],
-    dy: &[f64],
-) -> [Vec<f64>; 3] {
-    let [_, mean, inverse] = layer_norm(channels, epsilon, x, gamma, &vec![0.0; channels]);
-    let xhat = |i: usize| (x[i] - mean[i / channels]) * inverse[i / channels];
-    let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; x.len()], vec![0.0; channels], vec![0.0; channels]);
-    for i in 0..x.len() {
-        let c = i % channels;
-        dgamma[c] += dy[i] * xhat(i);
-        dbeta[c] += dy[i];
-        for (j, dx) in dx.iter_mut().enumerate().skip(i - c).take(channels) {
-            let same = if i == j { 1.0 } else { 0.0 };
-            let slope = same - (1.0 + xhat(i) * xhat(j)) / channels as f64;
-            *dx += dy[i] * gamma[c] * inverse[i / channels] * slope;
-        }
+    /// Means of the elements that are normalised together.
+    fn means(&self, values: &[f64]) -> Vec<f64> {
+        let groups = if self.by_row { values.len() / self.channels } else { self.channels };
+        let mut means = vec![0.0; groups];
+        values.iter().enumerate().for_each(|(i, v)| means[self.group(i)] += v);
+        means.iter().map(|sum| sum * groups as f64 / values.len() as f64).collect()
     }
-    [dx, dgamma, dbeta]
-}
 
-/// y, and 1 / sqrt(mean square + epsilon) of each row.
-pub fn rms_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64]) -> [Vec<f64>; 2] {
-    let square = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / channels as f64;
-    let inverse: Vec<f64> = x.chunks(channels).map(|row| 1.0 / (square(row) + epsilon).sqrt()).collect();
-    let y = x.iter().enumerate().map(|(i, x)| x * inverse[i / channels] * gamma[i % channels]).collect();
-    [y, inverse]
-}
-
-/// dx, dgamma: dx from the derivative of each output of a row by each of its inputs.
-pub fn rms_norm_gradient(
-    channels: usize,
-    epsilon: f64,
-    x: &[f64],
-    gamma: &[f64],
-    dy: &[f64],
-) -> [Vec<f64>; 2] {
-    let [_, inverse] = rms_norm(channels, epsilon, x, gamma);
-    let (mut dx, mut dgamma) = (vec![0.0; x.len()], vec![0.0; channels]);
-    for i in 0..x.len() {
-        let (c, inverse) = (i % channels, inverse[i / channels]);
-        dgamma[c] += dy[i] * x[i] * inverse;
-        for (j, dx) in dx.iter_mut().enumerate().skip(i - c).take(channels) {
-            let same = if i == j { 1.0 } else { 0.0 };
-            *dx += dy[i] * gamma[c] * inverse * (same - x[i] * x[j] * inverse * inverse / channels as f64);
-        }
+    fn shifts(&self, values: &[f64]) -> Vec<f64> {
+        self.means(&values.iter().map(|v| if self.centred { *v } else { 0.0 }).collect::<Vec<_>>())
     }
-    [dx, dgamma]
+
+    /// y; the mean that was subtracted and 1 / sqrt(variance + epsilon), of each row or channel.
+    pub fn forward(&self, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
+        let mean = self.shifts(x);
+        let moved = |i: usize| x[i] - mean[self.group(i)];
+        let variance = self.means(&(0..x.len()).map(|i| moved(i).powi(2)).collect::<Vec<_>>());
+        let inverse: Vec<f64> = variance.iter().map(|v| 1.0 / (v + self.epsilon).sqrt()).collect();
+        let y =
+            |i: usize| moved(i) * inverse[self.group(i)] * gamma[i % self.channels] + beta[i % self.channels];
+        [(0..x.len()).map(y).collect(), mean, inverse]
+    }
+
+    /// dx, dgamma, dbeta.
+    pub fn gradient(&self, x: &[f64], gamma: &[f64], dy: &[f64]) -> [Vec<f64>; 3] {
+        let c = self.channels;
+        let [xhat, _, inverse] = self.forward(x, &vec![1.0; c], &vec![0.0; c]);
+        let scaled: Vec<f64> = dy.iter().enumerate().map(|(i, dy)| dy * gamma[i % c]).collect();
+        let (shift, slope) = (self.shifts(&scaled), self.means(&product(&scaled, &xhat)));
+        let dx = |i: usize| {
+            let group = self.group(i);
+            inverse[group] * (scaled[i] - shift[group] - xhat[i] * slope[group])
+        };
+        let dx = (0..x.len()).map(dx).collect();
+        [dx, bias_gradient(c, &product(dy, &xhat)), bias_gradient(c, dy)]
+    }
 }
 
 /// The normal distribution and its density: by Marsaglia's series (2004), whose terms all have one sign, or by its limit

@@ -7,14 +7,16 @@
 pub mod drawn;
 pub mod spoilt;
 
-use plimsoll_ir::network::{Function, LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::{Call, KernelAlternative, Program, Region};
+use plimsoll_ir::network::{Function, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::program::{Call, KernelAlternative, Program};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, TensorId, UpdateRule};
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
+use plimsoll_runtime::data::{Dataset, Input};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+    Cpu, CpuOptions, Device, Executor, LearningRateSchedule, Loaded, MemoryLayout, RuntimeError, Trainer,
+    TrainingPlan,
 };
 
 /// 8x8 grey images in 10 classes: the shape of the digits.
@@ -66,51 +68,45 @@ pub fn training(network: &Network, batch: u64) -> Program {
 
 /// The same with activations stored in this format.
 pub fn training_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
-    lowered(network, batch, Mode::Train, feature_maps)
+    lowered(Optimizer::Sgd, network, batch, Mode::Train, feature_maps)
 }
 
-/// One forward pass for evaluation.
-pub fn evaluation(network: &Network, batch: u64) -> Program {
-    evaluation_in(Float::F32, network, batch)
-}
-
-/// The same with activations stored in this format.
-pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
-    lowered(network, batch, Mode::Evaluate, feature_maps)
-}
-
-/// One training iteration with this optimizer.
+/// The same with this optimizer.
 pub fn training_by(optimizer: Optimizer, network: &Network, batch: u64) -> Program {
-    lowered_by(optimizer, network, batch, Mode::Train, Float::F32)
+    lowered(optimizer, network, batch, Mode::Train, Float::F32)
 }
 
-fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
-    lowered_by(Optimizer::Sgd, network, batch, mode, feature_maps)
-}
-
-fn lowered_by(
+/// One training iteration, or a forward pass for evaluation.
+pub fn lowered(
     optimizer: Optimizer,
     network: &Network,
     batch: u64,
     mode: Mode,
     feature_maps: Float,
 ) -> Program {
-    let alternatives = |call: &Call| alternatives_in(feature_maps, call);
+    let alternatives = |call: &Call| {
+        let options = [1, 2].map(|threads| CpuOptions { threads, feature_maps, ..CpuOptions::default() });
+        let needed =
+            options.iter().flat_map(|of| of.alternatives(call)).map(|alternative| alternative.workspace);
+        KernelAlternative::sole(needed.fold(Bytes::ZERO, Bytes::max))
+    };
     let (fuse, alternatives) = (true, &alternatives);
     let more = LowerOptions::default();
     let options = LowerOptions { mode, optimizer, feature_maps, fuse, alternatives, ..more };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
-/// Alternatives of a call on the device `cpu`, on any number of threads up to 2.
-pub fn alternatives(call: &Call) -> Vec<KernelAlternative> {
-    alternatives_in(Float::F32, call)
+/// The device `cpu` as usual.
+pub fn cpu() -> Cpu {
+    Cpu::new(CpuOptions::default())
 }
 
-fn alternatives_in(feature_maps: Float, call: &Call) -> Vec<KernelAlternative> {
-    let options = [1, 2].map(|threads| CpuOptions { threads, feature_maps, ..CpuOptions::default() });
-    let needed = options.iter().flat_map(|of| of.alternatives(call)).map(|alternative| alternative.workspace);
-    KernelAlternative::sole(needed.fold(Bytes::ZERO, Bytes::max))
+/// An executor with memory for this program alone, which it has loaded.
+pub fn loaded(device: impl Device + 'static, program: &Program, schedule: &Schedule) -> (Executor, Loaded) {
+    let layout = MemoryLayout::of(program, schedule);
+    let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+    let loaded = executor.load(program, schedule).expect("the schedule is valid");
+    (executor, loaded)
 }
 
 /// A link fast enough not to matter.
@@ -119,7 +115,7 @@ pub fn link() -> Link {
 }
 
 /// An empty schedule for a trace, with the budget that its pool will need.
-fn schedule(trace: &Trace, pool: u64) -> Schedule {
+fn empty(trace: &Trace, pool: u64) -> Schedule {
     Schedule {
         kind: ScheduleKind,
         trace: trace.name.clone(),
@@ -145,7 +141,7 @@ fn compute(op: usize, waits: Vec<CommandId>) -> Command {
 pub fn keep(trace: &Trace) -> Schedule {
     let workspaces = trace.tensors.iter().map(|t| t.bytes.0).sum::<u64>();
     let most = trace.ops.iter().map(|op| op.workspace_bytes.0).max().unwrap_or(0);
-    let mut made = schedule(trace, workspaces + most);
+    let mut made = empty(trace, workspaces + most);
     let mut offset = 0;
     for (i, (tensor, life)) in trace.tensors.iter().zip(trace.lives()).enumerate() {
         if let (Some(life), true) = (life, tensor.bytes > Bytes::ZERO) {
@@ -176,7 +172,7 @@ pub fn naive(trace: &Trace) -> Schedule {
     let lives = trace.lives();
     let from_start = |t: usize| lives[t].is_some_and(|l| l.born.is_none()) && trace.tensors[t].bytes.0 > 0;
     let start: u64 = (0..lives.len()).filter(|t| from_start(*t)).map(|t| trace.tensors[t].bytes.0).sum();
-    let mut made = schedule(trace, 2 * half + start);
+    let mut made = empty(trace, 2 * half + start);
     let mut last_offload: Vec<Option<CommandId>> = vec![None; lives.len()];
     let mut offset = 2 * half;
     for t in (0..lives.len()).filter(|t| from_start(*t)) {
@@ -264,7 +260,7 @@ pub fn trainer(
     trainer_by(Optimizer::Sgd, network, batch, options, scheduler)
 }
 
-/// A trainer on the device `cpu` with this optimizer, with the same kind of schedule for training and evaluation.
+/// The same with this optimizer.
 pub fn trainer_by(
     optimizer: Optimizer,
     network: &Network,
@@ -272,30 +268,16 @@ pub fn trainer_by(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let train = lowered_by(optimizer, network, batch, Mode::Train, options.feature_maps);
-    let schedule = scheduler(&train.trace);
-    trainer_of(network, options, &train, &schedule, scheduler)
-}
-
-/// A trainer on the device `cpu` for this iteration under this schedule.
-pub fn trainer_of(
-    network: &Network,
-    options: CpuOptions,
-    train: &Program,
-    train_schedule: &Schedule,
-    scheduler: &dyn Fn(&Trace) -> Schedule,
-) -> Result<Trainer, RuntimeError> {
-    let batch = train.trace.batch;
-    let optimizer = Region::optimizer_of(&train.resident);
-    let evaluate = lowered_by(optimizer, network, batch, Mode::Evaluate, train.feature_maps);
-    let evaluate_schedule = scheduler(&evaluate.trace);
+    let [train, evaluate] = [Mode::Train, Mode::Evaluate]
+        .map(|mode| lowered(optimizer, network, batch, mode, options.feature_maps));
+    let [train_schedule, evaluate_schedule] = [&train, &evaluate].map(|program| scheduler(&program.trace));
     let layout =
-        MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
-    let layout = layout.keeping_state(train);
+        MemoryLayout::of(&train, &train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
+    let layout = layout.keeping_state(&train);
     // If nothing in the pool survives an iteration, no iteration can bring the input of the next one.
-    let layout = if options.poison { layout } else { layout.feeding(train) };
+    let layout = if options.poison { layout } else { layout.feeding(&train) };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
-    let train = executor.load_keeping_state(train, train_schedule, None)?;
+    let train = executor.load_keeping_state(&train, &train_schedule, None)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;
     Trainer::new(executor, train, Some(evaluate), plan_by(optimizer, network, batch))
 }
@@ -304,4 +286,45 @@ pub fn trainer_of(
 pub fn advance(trainer: &mut Trainer, until: u64) -> Result<(), RuntimeError> {
     let digits = plimsoll_runtime::data::digits();
     trainer.train(&*digits.train, until, &mut |_| {}, &|| false).map(|_| ())
+}
+
+/// A data set whose samples are read differently.
+pub struct Altered<R> {
+    pub data: Box<dyn Dataset>,
+    /// Reads a sample of the data set.
+    pub read: R,
+}
+
+impl<R> Dataset for Altered<R>
+where
+    R: Fn(&dyn Dataset, usize, &mut [f32], &mut [i32]) -> Result<(), RuntimeError> + Send + Sync,
+{
+    fn name(&self) -> &str {
+        self.data.name()
+    }
+
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn image(&self) -> Shape {
+        self.data.image()
+    }
+
+    fn classes(&self) -> u32 {
+        self.data.classes()
+    }
+
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+        (self.read)(&*self.data, index, input.pixels(), labels)
+    }
+}
+
+/// Results of some work on each of these, each on its own thread.
+pub fn side_by_side<A: Send, T: Send>(all: Vec<A>, work: impl Fn(A) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || work(one))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
 }

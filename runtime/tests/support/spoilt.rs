@@ -1,43 +1,9 @@
 //! A training that fails at a known iteration, after that iteration has changed all of its state.
 
-use plimsoll_ir::network::Shape;
+use super::Altered;
 use plimsoll_runtime::data::{Dataset, Input, digits};
 use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The digits, but from sample `from` on, in the order of reading, no pixel is a number.
-struct Spoilt {
-    digits: Box<dyn Dataset>,
-    read: AtomicU64,
-    from: u64,
-}
-
-impl Dataset for Spoilt {
-    fn name(&self) -> &str {
-        self.digits.name()
-    }
-
-    fn len(&self) -> usize {
-        self.digits.len()
-    }
-
-    fn image(&self) -> Shape {
-        self.digits.image()
-    }
-
-    fn classes(&self) -> u32 {
-        self.digits.classes()
-    }
-
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
-        let pixels = input.pixels();
-        self.digits.read(index, Input::Pixels(&mut *pixels), labels)?;
-        if self.read.fetch_add(1, Ordering::Relaxed) >= self.from {
-            pixels.fill(f32::NAN);
-        }
-        Ok(())
-    }
-}
 
 /// Trains until iteration `finished`, counted from 0, spoils the state: its loss is NaN, and its update makes every
 /// parameter NaN. Returns the trainer's copy of the earlier state; if training ends in a different way, its result.
@@ -46,7 +12,16 @@ pub fn last_finished(
     finished: u64,
 ) -> Result<Option<Checkpoint>, Result<(), RuntimeError>> {
     let from = (finished - trainer.step()) * trainer.plan().batch;
-    let data = Spoilt { digits: digits().train, read: AtomicU64::new(0), from };
+    // The digits, but from sample `from` on, in the order of reading, no pixel is a number.
+    let samples = AtomicU64::new(0);
+    let read = |digits: &dyn Dataset, index, pixels: &mut [f32], labels: &mut [i32]| {
+        digits.read(index, Input::Pixels(&mut *pixels), labels)?;
+        if samples.fetch_add(1, Ordering::Relaxed) >= from {
+            pixels.fill(f32::NAN);
+        }
+        Ok(())
+    };
+    let data = Altered { data: digits().train, read };
     let mut told = Vec::new();
     let outcome = trainer.train(&data, finished + 10, &mut |o| told.push(o.step), &|| false);
     match outcome {

@@ -7,9 +7,10 @@
 #[path = "schedules/library.rs"]
 mod library;
 
-use library::StandIn;
+use library::{StandIn, child};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
+use plimsoll_runtime::DeviceError;
 use plimsoll_runtime::cuda::swaps::{PinnedSlab, Progress, SwapCommand, SwapCopy, SwapStreams, Swaps};
 use std::sync::Arc;
 
@@ -87,28 +88,46 @@ fn commands(machine: &Machine) -> Vec<SwapCommand> {
     ]
 }
 
-/// Runs one iteration, whose byte values begin with `first`.
-fn iterate(
+/// Computes of an iteration whose byte values begin with `first`: each waits as its command says.
+fn compute_all(
     machine: &Machine,
     swaps: &mut Swaps,
+    stream: usize,
     first: u8,
-    is_timed: bool,
-) -> Result<(), plimsoll_runtime::DeviceError> {
-    let waits = [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)];
-    // SAFETY: the default stream lives; pool and slab outlive the iteration, which is waited for.
-    unsafe { swaps.start(DEFAULT_STREAM, is_timed) }?;
-    for (number, (offloads, prefetches)) in waits.into_iter().enumerate() {
-        swaps.wait(offloads, prefetches)?;
+    commands: &[SwapCommand],
+) -> Result<(), DeviceError> {
+    let fills = [Some(0), Some(1), None, Some(2), None];
+    let computes = commands.iter().filter(|command| command.stream == Stream::Compute);
+    for (command, fills) in computes.zip(fills) {
+        swaps.wait(command.needs[1], command.needs[2])?;
         swaps.began()?;
-        match number {
-            0 => machine.fill(0, first),
-            1 => machine.fill(0, first + 1),
-            3 => machine.fill(0, first + 2),
-            _ => {}
+        if let Some(more) = fills {
+            machine.fill_on(stream, 0, first + more);
         }
         swaps.computed()?;
     }
     swaps.finish()
+}
+
+/// Runs one iteration, whose byte values begin with `first`.
+fn iterate(machine: &Machine, swaps: &mut Swaps, first: u8, is_timed: bool) -> Result<(), DeviceError> {
+    // SAFETY: the default stream lives; pool and slab outlive the iteration, which is waited for.
+    unsafe { swaps.start(DEFAULT_STREAM, is_timed) }?;
+    compute_all(machine, swaps, DEFAULT_STREAM, first, &commands(machine))
+}
+
+/// The graph of an iteration whose byte values begin with 10, captured on this stream; or the status of a refused capture.
+fn graph(
+    machine: &Machine,
+    swaps: &mut Swaps,
+    stream: usize,
+    commands: &[SwapCommand],
+) -> Result<usize, u32> {
+    machine.library.captured(stream, || {
+        // SAFETY: the stream lives; pool and slab outlive the graph's launches, which are waited for.
+        unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
+        compute_all(machine, swaps, stream, 10, commands).expect("nothing is refused");
+    })
 }
 
 #[test]
@@ -132,65 +151,38 @@ fn all_waits_are_kept_in_whatever_order_the_streams_run() {
     machine.library.delays(0);
 }
 
+/// Without one of the schedule's waits, some order of the streams gives different bytes, also in a captured iteration.
 #[test]
 fn each_wait_is_needed() {
     let Some(machine) = Machine::new() else { return };
-    // Without one of the schedule's waits, some order of the streams gives different bytes.
-    let forgotten: [(usize, usize); 3] = [(1, 0), (2, 1), (6, 1)];
-    for (command, stream) in forgotten {
+    let stream = machine.library.stream();
+    for ((command, other), is_captured) in
+        [(1, 0), (2, 1), (6, 1)].into_iter().flat_map(|wait| [(wait, false), (wait, true)])
+    {
         let mut faulty = commands(&machine);
-        faulty[command].needs[stream] = 0;
+        faulty[command].needs[other] = 0;
         let mut swaps = Swaps::new(&machine.streams, &faulty).expect("events");
+        let graph =
+            is_captured.then(|| graph(&machine, &mut swaps, stream, &faulty).expect("it can be captured"));
         let seen = (1..60).any(|order| {
+            machine.library.order(0);
+            machine.forget(90);
             machine.library.order(order);
-            let first = 10 + 3 * order as u8;
-            let computes: Vec<Progress> =
-                faulty.iter().filter(|c| c.stream == Stream::Compute).map(|c| c.needs).collect();
-            // SAFETY: as in `iterate`.
-            unsafe { swaps.start(DEFAULT_STREAM, false) }.expect("nothing is refused");
-            for (number, needs) in computes.into_iter().enumerate() {
-                swaps.wait(needs[1], needs[2]).expect("nothing is refused");
-                match number {
-                    0 => machine.fill(0, first),
-                    1 => machine.fill(0, first + 1),
-                    3 => machine.fill(0, first + 2),
-                    _ => {}
+            match graph {
+                Some(graph) => machine.library.launch(graph, DEFAULT_STREAM),
+                None => {
+                    // SAFETY: as in `iterate`.
+                    unsafe { swaps.start(DEFAULT_STREAM, false) }.expect("nothing is refused");
+                    let run = compute_all(&machine, &mut swaps, DEFAULT_STREAM, 10, &faulty);
+                    run.expect("nothing is refused");
                 }
-                swaps.computed().expect("nothing is refused");
             }
-            swaps.finish().expect("nothing is refused");
             let bytes = machine.library.read(machine.pool, 3 * SIZE, DEFAULT_STREAM);
-            let expected = [first + 2, first, first + 1];
-            bytes.chunks(SIZE).zip(expected).any(|(place, byte)| place.iter().any(|b| *b != byte))
+            bytes.chunks(SIZE).zip([12, 10, 11]).any(|(place, byte)| place.iter().any(|b| *b != byte))
         });
         machine.library.order(0);
-        assert!(seen, "command {command} need not wait for stream {stream}");
+        assert!(seen, "command {command} need not wait for stream {other}, captured: {is_captured}");
     }
-}
-
-/// The graph of an iteration whose byte values begin with 10, captured on this stream; or the status of a refused capture.
-fn graph(
-    machine: &Machine,
-    swaps: &mut Swaps,
-    stream: usize,
-    commands: &[SwapCommand],
-) -> Result<usize, u32> {
-    let computes = commands.iter().filter(|command| command.stream == Stream::Compute);
-    machine.library.captured(stream, || {
-        // SAFETY: the stream lives; pool and slab outlive the graph's launches, which are waited for.
-        unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
-        for (number, command) in computes.enumerate() {
-            swaps.wait(command.needs[1], command.needs[2]).expect("nothing is refused");
-            match number {
-                0 => machine.fill_on(stream, 0, 10),
-                1 => machine.fill_on(stream, 0, 11),
-                3 => machine.fill_on(stream, 0, 12),
-                _ => {}
-            }
-            swaps.computed().expect("nothing is refused");
-        }
-        swaps.finish().expect("nothing is refused");
-    })
 }
 
 #[test]
@@ -223,28 +215,6 @@ fn a_captured_iteration_keeps_all_waits_each_time_it_is_launched() {
     machine.library.delays(0);
     iterate(&machine, &mut swaps, 40, false).expect("the same copies command by command");
     assert_eq!(machine.pool(), [42, 40, 41]);
-}
-
-#[test]
-fn each_wait_of_a_captured_iteration_is_needed() {
-    let Some(machine) = Machine::new() else { return };
-    let stream = machine.library.stream();
-    for (command, other) in [(1, 0), (2, 1), (6, 1)] {
-        let mut faulty = commands(&machine);
-        faulty[command].needs[other] = 0;
-        let mut swaps = Swaps::new(&machine.streams, &faulty).expect("events");
-        let graph = graph(&machine, &mut swaps, stream, &faulty).expect("it can be captured");
-        let seen = (1..60).any(|order| {
-            machine.library.order(0);
-            machine.forget(90);
-            machine.library.order(order);
-            machine.library.launch(graph, DEFAULT_STREAM);
-            let bytes = machine.library.read(machine.pool, 3 * SIZE, DEFAULT_STREAM);
-            bytes.chunks(SIZE).zip([12, 10, 11]).any(|(place, byte)| place.iter().any(|b| *b != byte))
-        });
-        machine.library.order(0);
-        assert!(seen, "command {command} need not wait for stream {other}");
-    }
 }
 
 #[test]
@@ -341,12 +311,11 @@ fn what_the_driver_refuses_comes_out_and_memory_is_given_back() {
         iterate(&machine, &mut swaps, 4, false).expect("the refusal is told once");
         assert_eq!(machine.pool(), [6, 4, 5]);
     }
-    machine.library.answer(c"cuMemHostRegister_v2", 0, 2);
-    let error = machine.streams.pinned(Bytes(4096)).err().expect("it was refused").to_string();
-    assert!(error.contains("pinned host memory"), "{error}");
-    machine.library.answer(c"cuMemHostRegister_v2", 0, 801);
-    let error = machine.streams.pinned(Bytes(4096)).err().expect("it was refused").to_string();
-    assert!(error.contains("cannot be page-locked"), "{error}");
+    for (code, says) in [(2, "pinned host memory"), (801, "cannot be page-locked")] {
+        machine.library.answer(c"cuMemHostRegister_v2", 0, code);
+        let error = machine.streams.pinned(Bytes(4096)).err().expect("it was refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
     assert!(machine.streams.pinned(Bytes(1 << 60)).is_err(), "no host has that much");
     let slab = machine.streams.pinned(Bytes::ZERO).expect("nothing is page-locked");
     assert_eq!((slab.address(), slab.bytes()), (0, Bytes::ZERO));
@@ -379,14 +348,8 @@ fn a_slice_has_its_own_memory_and_name_and_nobody_elses_processes() {
     if std::env::var_os(CHILD).is_some() {
         let survey = plimsoll_runtime::cuda::survey().expect("the stand-in has a device");
         let (facts, health) = &survey.devices[0];
-        println!(
-            "{} of {}, {:?}, {} others",
-            facts.name,
-            facts.memory,
-            health.memory_bytes.best,
-            health.others.len()
-        );
-        return;
+        let (memory, others) = (health.memory_bytes.best, health.others.len());
+        return println!("{} of {}, {memory:?}, {others} others", facts.name, facts.memory);
     }
     for (value, expected) in [
         ("0", "Plimsoll stand-in of 4 GiB, Some(Bytes(4294967296)), 1 others"),
@@ -397,20 +360,16 @@ fn a_slice_has_its_own_memory_and_name_and_nobody_elses_processes() {
         let name = "libnvidia-ml.so.1";
         let built = std::fs::read_link(folder.join("libcuda.so.1")).expect("it is a link");
         let _ = std::os::unix::fs::symlink(built, folder.join(name));
-        let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
-            .args([
-                "--exact",
-                "--nocapture",
-                "a_slice_has_its_own_memory_and_name_and_nobody_elses_processes",
-            ])
-            .env("CUDA_VISIBLE_DEVICES", value)
-            .env("PLIMSOLL_CUDA_LIBRARIES", folder)
-            .env("PLIMSOLL_STANDIN_HEALTH", "other=4242:3221225472:/usr/bin/python3")
-            .env(CHILD, "1")
-            .output()
-            .expect("a test can be started");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains(expected), "{value}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        let said = child(
+            "a_slice_has_its_own_memory_and_name_and_nobody_elses_processes",
+            &[
+                ("CUDA_VISIBLE_DEVICES", value.as_ref()),
+                ("PLIMSOLL_CUDA_LIBRARIES", folder.as_ref()),
+                ("PLIMSOLL_STANDIN_HEALTH", "other=4242:3221225472:/usr/bin/python3".as_ref()),
+                (CHILD, "1".as_ref()),
+            ],
+        );
+        assert!(said.contains(expected), "{value}: {said}");
     }
 }
 

@@ -8,7 +8,7 @@
 mod library;
 
 use clap::Parser;
-use library::StandIn;
+use library::{StandIn, child};
 use plimsoll::args::{Cli, Verb};
 use plimsoll::verbs;
 use std::path::Path;
@@ -53,17 +53,17 @@ fn copies(libraries: &Path, line: &str) -> u64 {
 
 /// Outcome of a verb, and its number of copies to the device.
 fn said(libraries: &Path, line: &str) -> [String; 2] {
-    let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", "--nocapture", "a_verb"])
-        .env(CHILD, format!("plimsoll {line}"))
-        .env("PLIMSOLL_CUDA_LIBRARIES", libraries)
-        .env("XDG_CACHE_HOME", libraries)
-        .output()
-        .expect("a test can be started");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = child(
+        "a_verb",
+        &[
+            (CHILD, format!("plimsoll {line}").as_ref()),
+            ("PLIMSOLL_CUDA_LIBRARIES", libraries.as_ref()),
+            ("XDG_CACHE_HOME", libraries.as_ref()),
+        ],
+    );
     ["outcome ", "copies to the device: "].map(|word| {
         let found = said.lines().find_map(|line| line.split_once(word)).map(|(_, found)| found.to_owned());
-        found.unwrap_or_else(|| panic!("`{line}`: {said}\n{}", String::from_utf8_lossy(&output.stderr)))
+        found.unwrap_or_else(|| panic!("`{line}`: {said}"))
     })
 }
 

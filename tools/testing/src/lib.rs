@@ -10,12 +10,14 @@
 //! as it turns out.
 
 mod calls;
+pub mod hand;
 mod hostile;
 mod place;
 mod schedules;
 mod traces;
 
 pub use calls::every_call;
+pub use hand::{GRAIN, between, coarse_trace_of, floor_and_peak};
 pub use hostile::{Choices, Hostile, hostile};
 pub use schedules::random_schedule;
 pub use traces::{chain_trace, random_trace, random_trace_of};

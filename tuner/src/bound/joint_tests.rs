@@ -2,8 +2,9 @@
 
 use super::*;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, microlp, variable};
+use plimsoll_ir::trace::{Op, Phase, TensorKind};
 use plimsoll_ir::{BytesPerSecond, OpId};
-use plimsoll_testing::{Random, random_trace};
+use plimsoll_testing::{Random, floor_and_peak, hand, random_trace};
 
 const BOTH: Allow = Allow::ALL;
 const SWAP: Allow = Allow { recompute: false, ..BOTH };
@@ -60,8 +61,7 @@ fn columns_give_what_the_whole_program_gives() {
         let mut rate = || BytesPerSecond(200.0 + random.below(3000) as f64);
         let mut link = Link { offload_bytes_per_second: rate(), ..Link::symmetric(rate()) };
         link.latency_seconds = Seconds(random.below(3) as f64 * 0.05);
-        let (_, floor) = trace.memory().floor().expect("an op");
-        let peak = trace.memory().peak().expect("an op").1;
+        let (floor, peak) = floor_and_peak(&trace);
         let budget = floor + Bytes(random.below((peak - floor).0 + 1));
         let search = Search::new(&trace, budget, &link, if seed % 3 > 0 { BOTH } else { SWAP }, &ENDLESS);
         let Search { all, room, scale, .. } = &search;
@@ -88,40 +88,28 @@ fn columns_give_what_the_whole_program_gives() {
 
 /// Returns a trace of 7 resident bytes, tensors of these sizes of which the first is an input, and ops of these seconds, reads
 /// and writes.
-fn trace_of(sizes: &[u64], recomputable: bool, ops: &[(f64, &[u32], &[u32])]) -> Trace {
-    use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
-    let tensor = |(i, bytes): (usize, &u64)| {
-        let kind = if i == 0 { TensorKind::Input } else { TensorKind::Activation };
-        Tensor { name: format!("t{i}"), bytes: Bytes(*bytes), kind }
-    };
-    let op = |(seconds, reads, writes): &(f64, &[u32], &[u32])| Op {
-        name: "op".into(),
-        layer: "op".into(),
-        kind: "op".into(),
-        phase: Phase::Forward,
+fn trace_of(sizes: &[u64], recomputable: bool, ops: &[(f64, &[usize], &[usize])]) -> Trace {
+    let op = |(seconds, reads, writes): &(f64, &[usize], &[usize])| Op {
         seconds: Seconds(*seconds),
-        reads: reads.iter().map(|t| TensorId(*t)).collect(),
-        writes: writes.iter().map(|t| TensorId(*t)).collect(),
-        workspace_bytes: Bytes::ZERO,
-        flops: 0,
         recomputable,
-        alternatives: Vec::new(),
+        ..hand::op("op", Phase::Forward, reads, writes)
     };
-    Trace {
-        kind: TraceKind,
-        name: "hand".into(),
-        batch: 1,
-        resident_bytes: Bytes(7),
-        tensors: sizes.iter().enumerate().map(tensor).collect(),
-        ops: ops.iter().map(op).collect(),
-    }
+    let mut trace = hand::trace(sizes.iter().copied(), ops.iter().map(op).collect());
+    (trace.resident_bytes, trace.tensors[0].kind) = (Bytes(7), TensorKind::Input);
+    trace
 }
 
 /// Two ops that make a large value each, and two that read them, backwards.
 fn hand_made(recomputable: bool) -> Trace {
-    let ops: [(f64, &[u32], &[u32]); 4] =
+    let ops: [(f64, &[usize], &[usize]); 4] =
         [(1.0, &[0], &[1]), (2.0, &[0], &[2]), (4.0, &[2], &[]), (8.0, &[1], &[])];
     trace_of(&[10, 100, 100], recomputable, &ops)
+}
+
+/// Returns the bound of a trace over a link of 10 bytes a second.
+fn bounded(trace: &Trace, budget: u64, allow: Allow) -> Seconds {
+    let link = Link::symmetric(BytesPerSecond(10.0));
+    bound(Seconds::ZERO, trace, Bytes(budget), &link, allow, &ENDLESS)
 }
 
 #[test]
@@ -130,15 +118,14 @@ fn nothing_leaves_before_it_is_made() {
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
-    let found =
-        bound(Seconds::ZERO, &trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), BOTH, &ENDLESS);
+    let found = bounded(&trace, 177, BOTH);
     assert!((found.0 - 59.0).abs() < 0.1, "{found}");
 }
 
 #[test]
 fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
     // Op 1 makes t2 and op 2 makes t3 from t1, which nothing after op 3 reads; op 4 reads t2 and op 5 t3.
-    let ops: [(f64, &[u32], &[u32]); 6] = [
+    let ops: [(f64, &[usize], &[usize]); 6] = [
         (1.0, &[0], &[1]),
         (1.0, &[1], &[2]),
         (1.0, &[1], &[3]),
@@ -158,29 +145,28 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 #[test]
 fn a_trace_worked_out_by_hand() {
     // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 are prefetched in 3 s, then op 3 runs.
-    let link = Link::symmetric(BytesPerSecond(10.0));
-    let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
+    let swapping = bounded(&hand_made(false), 177, BOTH);
     assert!((swapping.0 - 18.0).abs() < 1e-4, "{swapping}");
     // Or 0.3 of op 0 is recomputed meanwhile, with 0.3 of its input kept in the place of 3 more bytes, next to 0.3 s of
-    // prefetching.
-    let joint = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
-    assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
-    assert!(
-        (bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, SWAP, &ENDLESS).0 - 18.0).abs() < 1e-4
-    );
-    assert_eq!(bound(Seconds::ZERO, &hand_made(true), Bytes(217), &link, BOTH, &ENDLESS), Seconds(15.0));
-    // Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room.
-    let again = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
-    assert!((again.0 - 15.4).abs() < 1e-4, "{again}");
-    // If nothing can be recomputed there is no schedule.
-    assert_eq!(bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
+    // prefetching. Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room. If
+    // nothing can be recomputed there is no schedule.
+    for (recomputable, budget, allow, expected) in [
+        (true, 177, BOTH, 15.3),
+        (true, 177, SWAP, 18.0),
+        (true, 217, BOTH, 15.0),
+        (true, 177, AGAIN, 15.4),
+        (false, 177, AGAIN, 30.0),
+    ] {
+        let found = bounded(&hand_made(recomputable), budget, allow);
+        assert!((found.0 - expected).abs() < 1e-4, "{found}, not {expected}");
+    }
 }
 
 #[test]
 fn the_relaxed_solution_costs_what_the_bound_says() {
     let link = Link::symmetric(BytesPerSecond(10.0));
     let relaxed = relax(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
-    assert_eq!(relaxed.bound, bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS));
+    assert_eq!(relaxed.bound, bounded(&hand_made(true), 177, BOTH));
     assert_eq!(relaxed.op, Some(OpId(2)));
     let share = 0.3;
     // 0.3 of op 0 is recomputed. Its input is present as often as it runs, its output is present in full, 70 bytes have room, and nothing takes longer.

@@ -2,7 +2,8 @@
 
 use super::*;
 use plimsoll_ir::BytesPerSecond;
-use plimsoll_testing::{Random, chain_trace, random_trace, random_trace_of};
+use plimsoll_ir::trace::Phase;
+use plimsoll_testing::{Random, between, floor_and_peak, hand, random_trace, random_trace_of};
 
 const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };
 
@@ -59,8 +60,7 @@ fn one_pass_gives_what_the_definition_gives() {
         let mut link = Link { offload_bytes_per_second: rate(), ..Link::symmetric(rate()) };
         link.latency_seconds = Seconds(random.below(3) as f64 * 0.05);
         link.duplex = if random.percent(50) { Duplex::Half } else { Duplex::Full };
-        let (floor, peak) =
-            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
+        let (floor, peak) = floor_and_peak(&trace);
         let budget = floor + Bytes(random.below((peak - floor).0 + 1));
         let (found, defined) =
             (bound(&trace, budget, &link, &ENDLESS).0, by_definition(&trace, budget, &link));
@@ -75,16 +75,10 @@ fn what_comes_back_twice_is_counted_twice() {
     // A tensor that exists from the start is read by every other op; between, an op writes as much. Next to that 10 of its 100
     // bytes have room: 9 s to leave before op 1 and 9 s to return after op 1, and after op 3; 1 s for each of these five ops, but
     // op 0 runs while the tensor leaves.
-    let mut trace = chain_trace(3);
-    trace.tensors.truncate(3);
-    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = Bytes(100));
-    trace.ops.truncate(5);
-    for (i, op) in trace.ops.iter_mut().enumerate() {
-        let tensor = |t: usize| plimsoll_ir::TensorId::new(t);
-        op.seconds = Seconds(1.0);
-        op.reads = if i % 2 == 0 { vec![tensor(0)] } else { Vec::new() };
-        op.writes = if i % 2 == 0 { Vec::new() } else { vec![tensor(i / 2 + 1)] };
-    }
+    let touches: [(&[usize], &[usize]); 5] =
+        [(&[0], &[]), (&[], &[1]), (&[0], &[]), (&[], &[2]), (&[0], &[])];
+    let ops = touches.map(|(reads, writes)| hand::op("op", Phase::Forward, reads, writes));
+    let trace = hand::trace([100; 3], ops.into());
     let link = Link::symmetric(BytesPerSecond(10.0));
     assert_eq!(bound(&trace, Bytes(110), &link, &ENDLESS), Seconds(31.0));
 }
@@ -92,16 +86,11 @@ fn what_comes_back_twice_is_counted_twice() {
 #[test]
 fn fewer_windows_give_a_lower_bound() {
     let trace = random_trace_of(3000, 5);
-    let (floor, peak) = (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
     let (all, link) = (Values::of(&trace, false), Link::symmetric(BytesPerSecond(1e2)));
-    let room = (floor + Bytes((peak - floor).0 / 8) - trace.resident_bytes).0;
+    let room = (between(&trace, 1, 8) - trace.resident_bytes).0;
     let windows = Windows::new(&all, room, &link);
     let starts = windows.starts();
-    assert!(
-        starts.iter().filter(|start| **start).count() < starts.len(),
-        "all of {} ops are starts",
-        starts.len()
-    );
+    assert!(starts.contains(&false), "all of {} ops are starts", starts.len());
     let some = bound(&trace, Bytes(room) + trace.resident_bytes, &link, &ENDLESS).0;
     let mut longest = vec![0.0f64; starts.len() + 1];
     for from in 0..starts.len() {

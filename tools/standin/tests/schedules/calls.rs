@@ -1,10 +1,9 @@
 //! The driver calls of an iteration: none allocates, only the end waits, and none uses the default stream; and the device's
 //! errors when a call is refused.
 
-use super::bodies::{BATCH, bits, program_by, train};
-use super::library::StandIn;
-use super::program;
-use crate::support::{everything, keep, naive, plan, plan_by, training_by};
+use super::bodies::{BATCH, Case, bits, program_by, train};
+use super::library::{StandIn, child};
+use crate::support::{everything, keep, loaded, naive, plan, plan_by, training_by};
 use plimsoll::profiler::batch_samples;
 use plimsoll_ir::program::{Call, Hyper, Kernel};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
@@ -24,8 +23,7 @@ fn expected(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
 
 #[test]
 fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
-    let Some(library) = StandIn::open() else { return };
-    let program = program(&library, &everything());
+    let Some(Case { place: library, program, .. }) = Case::open() else { return };
     let schedule = naive(&program.trace);
     let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
     // Without copies of the state, and with them: running statistics, parameters, momenta, and the stamp.
@@ -69,23 +67,20 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
         assert!(
             rest["cuStreamWaitEvent"] > 2 * joins_and_forks && rest["cuEventRecord"] > 1 + joins_and_forks
         );
-        let told = expected(&[
-            ("cuLaunchKernel", rest["cuLaunchKernel"]),
-            ("cublasGemmEx", products),
+        let of_work =
+            ["cuLaunchKernel", "cublasGemmEx", "cuStreamWaitEvent", "cuEventRecord"].map(String::from);
+        let passes =
+            ["Forward", "BackwardData", "BackwardFilter"].map(|pass| format!("cudnnConvolution{pass}"));
+        let work = of_work.iter().chain(&passes).map(|name| (name.as_str(), rest[name]));
+        let moved = [
             ("cublasSetWorkspace_v2", products),
-            ("cudnnConvolutionForward", rest["cudnnConvolutionForward"]),
-            ("cudnnConvolutionBackwardData", rest["cudnnConvolutionBackwardData"]),
-            ("cudnnConvolutionBackwardFilter", rest["cudnnConvolutionBackwardFilter"]),
-            ("cuStreamWaitEvent", rest["cuStreamWaitEvent"]),
-            ("cuEventRecord", rest["cuEventRecord"]),
             ("cuMemcpyDtoHAsync_v2", on(Stream::Offload) + copies),
             ("cuMemcpyHtoDAsync_v2", on(Stream::Prefetch)),
             ("cuStreamSynchronize", 1),
-        ]);
-        assert_eq!(rest, told);
+        ];
+        assert_eq!(rest, expected(&work.chain(moved).collect::<Vec<_>>()));
         let by_library = ["conv_forward", "conv_backward_data", "conv_backward_filter"].map(of_call);
-        let [forward, data, filter] = ["Forward", "BackwardData", "BackwardFilter"]
-            .map(|pass| rest[&format!("cudnnConvolution{pass}")]);
+        let [forward, data, filter] = passes.map(|pass| rest[&pass]);
         assert_eq!(forward + data + filter + products, by_library.iter().sum::<u64>());
         assert!(products >= 5 && forward >= 2, "both libraries take part");
     }
@@ -93,13 +88,10 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
 
 #[test]
 fn a_profiler_sees_the_names_of_what_is_enqueued() {
-    let Some(library) = StandIn::open() else { return };
-    let program = program(&library, &everything());
+    let Some(Case { place: library, program, .. }) = Case::open() else { return };
     let schedule = naive(&program.trace);
     let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
-    let device = Box::new(library.device(true));
-    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
-    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let (mut executor, loaded) = loaded(library.device(true), &program, &schedule);
     let names: Vec<String> = program.trace.ops.iter().map(|op| format!("iteration/{}", op.name)).collect();
     let transfers = ["iteration/offload".to_owned(), "iteration/prefetch".to_owned()];
     let seen = || {
@@ -118,12 +110,9 @@ fn a_profiler_sees_the_names_of_what_is_enqueued() {
 
 #[test]
 fn a_timed_iteration_tells_when_each_command_ran() {
-    let Some(library) = StandIn::open() else { return };
-    let program = program(&library, &everything());
+    let Some(Case { place: library, program, .. }) = Case::open() else { return };
     let schedule = naive(&program.trace);
-    let device = Box::new(library.device(true));
-    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
-    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let (mut executor, loaded) = loaded(library.device(true), &program, &schedule);
     library.delays(1);
     for _ in 0..3 {
         let timeline = executor.run_timed(&loaded).expect("a timed iteration");
@@ -143,33 +132,21 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     let Some(library) = StandIn::open() else { return };
     let pool = Bytes(1 << 40);
     let layout = MemoryLayout { pool, ..MemoryLayout::default() };
-    match Executor::new(Box::new(library.device(true)), layout) {
-        Err(RuntimeError {
-            kind: Kind::OutOfMemory { what: MemoryKind::Device, needed, available }, ..
-        }) => {
-            assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
-        }
-        other => panic!("{:?}", other.map(|_| "allocated")),
-    }
+    let error = Executor::new(Box::new(library.device(true)), layout).err();
+    let Some(Kind::OutOfMemory { what, needed, available }) = error.as_ref().map(|error| &error.kind) else {
+        panic!("{error:?}");
+    };
+    assert_eq!((*what, *needed), (MemoryKind::Device, pool));
+    assert!(Bytes::ZERO < *available && *available < pool, "{available}");
 }
 
 /// NVRTC 13.5 is in today's wheels, and the driver is of CUDA 13.0: machine code runs, PTX would not.
 #[test]
-fn kernels_are_compiled_for_the_device_and_kept() {
+fn kernels_are_compiled_for_the_device() {
     let Some(library) = StandIn::open() else { return };
     library.compiler(5, 100);
     let calls = library.calls_of(|| drop(library.device(true)));
     assert_eq!((calls["nvrtcGetCUBIN"], calls.get("nvrtcGetPTX")), (1, None));
-    let again = library.calls_of(|| drop(library.device(true)));
-    assert_eq!(again.get("nvrtcCompileProgram"), None, "they were kept");
-    // Damaged code in the cache is compiled anew, and cached again.
-    let cache = library.options().cache.expect("it has one");
-    let file = std::fs::read_dir(&cache).expect("a folder").next().expect("a file").expect("a file").path();
-    let whole = std::fs::read(&file).expect("it can be read");
-    std::fs::write(&file, &whole[..whole.len() / 2]).expect("it can be written");
-    let anew = library.calls_of(|| drop(library.device(true)));
-    assert_eq!(anew["nvrtcCompileProgram"], 1);
-    assert_eq!(std::fs::read(&file).expect("it can be read"), whole);
     // An NVRTC that does not know the device makes PTX, which this driver accepts if it is no newer.
     library.compiler(0, 86);
     let older = library.calls_of(|| drop(library.device(true)));
@@ -184,8 +161,7 @@ fn kernels_are_compiled_for_the_device_and_kept() {
 /// A refused call gives one message that names it, and the device can be dropped.
 #[test]
 fn a_refused_call_is_one_message() {
-    let Some(library) = StandIn::open() else { return };
-    let program = program(&library, &everything());
+    let Some(Case { place: library, program, .. }) = Case::open() else { return };
     // A refused module from the cache is compiled anew.
     std::fs::remove_dir_all(library.options().cache.expect("it has one")).expect("kernels were kept there");
     let schedule = naive(&program.trace);
@@ -216,12 +192,7 @@ fn a_refused_call_is_one_message() {
     check(c"cuInit", 0, 100, &["CUDA"]);
     check(c"cuDevicePrimaryCtxRetain", 0, 2, &["cuda:0", "CUDA_ERROR_OUT_OF_MEMORY", "lower the budget"]);
     check(c"cuModuleLoadData", 0, 400, &["kernels", "CUDA_ERROR_INVALID_HANDLE"]);
-    check(
-        c"cublasCreate_v2",
-        0,
-        3,
-        &["libcublas.so.13", "CUBLAS_STATUS_ALLOC_FAILED", "install that for it"],
-    );
+    check(c"cublasCreate_v2", 0, 3, &["libcublas.so.13", "STATUS_ALLOC_FAILED", "install that for it"]);
     check(c"cudnnCreate", 0, 1001, &["libcudnn.so.9", "CUDNN_STATUS_NOT_INITIALIZED", "install that for it"]);
     check(c"cudnnConvolutionForward", 1, 5000, &["conv_forward", "CUDNN_STATUS_EXECUTION_FAILED"]);
     check(c"cublasGemmEx", 2, 13, &["cublasGemmEx", "CUBLAS_STATUS_EXECUTION_FAILED"]);
@@ -240,20 +211,12 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
     const CHILD: &str = "PLIMSOLL_STANDIN_CHILD";
     let Some(library) = StandIn::open() else { return };
     if std::env::var_os(CHILD).is_some() {
-        println!(
-            "{}",
-            library.open_device(true).err().map_or("it is open".to_owned(), |error| error.to_string())
-        );
-        return;
+        let error = library.open_device(true).err();
+        return println!("{}", error.map_or("it is open".to_owned(), |error| error.to_string()));
     }
     for value in ["", "-1", "7,0"] {
-        let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
-            .args(["--exact", "--nocapture", "calls::a_device_that_is_not_to_be_seen_is_not_seen"])
-            .env("CUDA_VISIBLE_DEVICES", value)
-            .env(CHILD, "1")
-            .output()
-            .expect("a test can be started");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let environment = [("CUDA_VISIBLE_DEVICES", value.as_ref()), (CHILD, "1".as_ref())];
+        let said = child("calls::a_device_that_is_not_to_be_seen_is_not_seen", &environment);
         assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES is `{value}`")), "{said}");
     }
 }
@@ -274,9 +237,8 @@ fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
     let is_update = |kernel: &&Kernel| kernel.call.name() == optimizer.to_string();
     let updates = program.kernels.iter().filter(is_update).count() as u64;
     assert!(updates > 10, "{updates}");
-    let layout = MemoryLayout::of(&program, &schedule);
-    let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
-    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let load = || loaded(library.device(false), &program, &schedule);
+    let (mut executor, loaded) = load();
     let mut launches = |timed: bool| {
         let calls = library.calls_of(|| {
             if timed {
@@ -318,9 +280,7 @@ fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
     let kept = kept.copied().sum::<Seconds>();
     assert!((kept.0 / whole - 0.5).abs() < 1e-6, "{kept} of {whole} s");
     let trained = |timed: bool| {
-        let layout = MemoryLayout::of(&program, &schedule);
-        let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let (executor, loaded) = load();
         let plan = plan_by(optimizer, &network, BATCH);
         let mut trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits");
         let digits = plimsoll_runtime::data::digits();
@@ -375,9 +335,7 @@ enum Training {
 #[test]
 fn inputs_are_commands_of_the_iteration_before_in_every_training() {
     const PASSES: u64 = 3;
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&library, &network);
+    let Some(Case { place: library, network, program }) = Case::open() else { return };
     let schedule = naive(&program.trace);
     let digits = plimsoll_runtime::data::digits();
     for how in [Training::Copied, Training::Plain, Training::Shared] {

@@ -5,42 +5,41 @@
 //! harmless (a tensor is prefetched to where it still lies, or takes a place whose contents nobody reads), so a share of
 //! each kind must show, and is printed.
 
-use super::faulty::{Fault, Faulty, Planted};
-use super::library::StandIn;
-use super::{bits, feeding, keeping, last_finished, planned, program, train};
-use crate::support::{advance, everything, keep, naive};
-use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use super::bodies::{Case, bits, planned};
+use super::faulty::{Fault, Faulty};
+use crate::support::{advance, keep, loaded, naive, spoilt};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule, Stream};
 use plimsoll_ir::{Bytes, CommandId};
-use plimsoll_runtime::{Executor, MemoryLayout};
+use plimsoll_runtime::MemoryLayout;
 use plimsoll_tuner::Policy;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// The six fixed orders, and random ones.
 const ORDERS: u64 = 30;
 
 /// Plants a fault with each of these numbers; at least `share` of those that could be planted must show.
 fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Policy>, share: f64) {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&library, &network);
-    let kept = train(&network, &program, &keep(&program.trace), Box::new(library.device(false)));
-    let kept = kept.expect("it trains");
-    let kept = bits(&kept);
+    let Some(case) = Case::open() else { return };
+    let Case { place: library, program, .. } = &case;
+    let kept = case.train(&keep(&program.trace), Box::new(library.device(false)));
+    let kept = bits(&kept.expect("it trains"));
     let schedule = match policy {
-        Some(policy) => planned(&program, policy).expect("it has a plan for it"),
+        Some(policy) => planned(program, policy).expect("it has a plan for it"),
         None => naive(&program.trace),
     };
     for graphs in [false, true] {
         let (mut there, mut shown, mut hidden) = (0, 0, Vec::new());
         for fault in numbers.clone().map(&of) {
-            let planted = Planted::default();
+            let mut is_there = false;
             let shows = (1..=ORDERS).any(|order| {
                 library.order(order);
-                let device = Faulty::new(library.device(graphs), fault, &planted, library.busy());
-                train(&network, &program, &schedule, Box::new(device))
-                    .map_or(true, |found| bits(&found) != kept)
+                let (device, planted) = Faulty::new(library.device(graphs), fault, library.busy());
+                let found = case.train(&schedule, Box::new(device));
+                is_there |= planted.load(Ordering::Relaxed);
+                found.map_or(true, |found| bits(&found) != kept)
             });
-            if *planted.lock().expect("nobody panics with it") > 0 {
+            if is_there {
                 there += 1;
                 shown += u32::from(shows);
                 hidden.extend((!shows).then_some(fault));
@@ -84,35 +83,31 @@ fn a_copy_in_the_wrong_direction_shows() {
 fn with_a_last_offload(schedule: &mut Schedule) {
     let last = CommandId::new(schedule.commands.len() - 1);
     let own = CommandId::new(schedule.commands.len());
-    let holder =
-        schedule.buffers.iter_mut().filter(|b| b.opens.is_some() && b.closes.iter().all(|c| *c <= last));
-    let (tensor, buffer) = holder
-        .filter_map(|b| match b.holds {
-            plimsoll_ir::schedule::Holds::Tensor { tensor, .. } => Some((tensor, b)),
-            plimsoll_ir::schedule::Holds::Workspace { .. } => None,
-        })
-        .next()
-        .expect("some tensor is computed");
+    let is_over = |b: &&mut Buffer| b.opens.is_some() && b.closes.iter().all(|c| *c <= last);
+    let tensor_in = |b: &Buffer| match b.holds {
+        Holds::Tensor { tensor, .. } => Some(tensor),
+        Holds::Workspace { .. } => None,
+    };
+    let mut holders = schedule.buffers.iter_mut().filter(is_over);
+    let (tensor, buffer) = holders.find_map(|b| Some((tensor_in(b)?, b))).expect("some tensor is computed");
     buffer.closes.push(own);
     schedule.commands.push(Command::Offload { tensor, first_byte: None, bytes: None, waits: vec![last] });
 }
 
 #[test]
 fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&library, &network);
+    let Some(case) = Case::open() else { return };
+    let Case { place: library, program, .. } = &case;
     // Nothing is swapped, and the only waits are those for the copies of running statistics, and of the rest.
     let schedule = keep(&program.trace);
     for graphs in [false, true] {
         let kept = |fault, order, finished| {
             library.order(order);
-            let (planted, busy) = (Planted::default(), library.busy());
-            let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
-            let kept = last_finished(&network, &program, &schedule, None, device, finished);
-            let is_planted = *planted.lock().expect("nobody panics with it") > 0;
+            let (device, planted) = Faulty::new(library.device(graphs), fault, library.busy());
+            let mut trainer = case.keeping(true, &schedule, None, Box::new(device));
+            let kept = spoilt::last_finished(&mut trainer, finished);
             // Without its wait, an iteration may read the next one's input, and diverge early.
-            (kept.map(|state| state.map(|state| bits(&state))).ok(), is_planted)
+            (kept.map(|state| state.map(|state| bits(&state))).ok(), planted.load(Ordering::Relaxed))
         };
         // The iteration during the copy is enqueued, and replayed.
         for finished in [1, 5] {
@@ -134,17 +129,15 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
 
 #[test]
 fn an_input_that_comes_before_its_place_is_free_shows() {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&library, &network);
+    let Some(case) = Case::open() else { return };
+    let Case { place: library, program, .. } = &case;
     for schedule in [keep(&program.trace), naive(&program.trace)] {
-        let kept = train(&network, &program, &schedule, Box::new(library.device(false))).expect("it trains");
+        let kept = case.train(&schedule, Box::new(library.device(false))).expect("it trains");
         for graphs in [false, true] {
             let trained = |fault, order| {
                 library.order(order);
-                let (planted, busy) = (Planted::default(), library.busy());
-                let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
-                let mut trainer = feeding(&network, &program, &schedule, None, device);
+                let (device, _) = Faulty::new(library.device(graphs), fault, library.busy());
+                let mut trainer = case.keeping(true, &schedule, None, Box::new(device));
                 let state = advance(&mut trainer, 5).and_then(|()| trainer.checkpoint());
                 library.order(0);
                 state.ok().map(|state| bits(&state))
@@ -163,29 +156,23 @@ fn an_input_that_comes_before_its_place_is_free_shows() {
 
 #[test]
 fn a_failed_iteration_has_finished_the_one_before_where_its_copy_is_whole() {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&library, &network);
+    let Some(case) = Case::open() else { return };
+    let Case { place: library, program, .. } = &case;
     for schedule in [keep(&program.trace), naive(&program.trace)] {
-        let mut reference = keeping(&network, &program, &schedule, None, Box::new(library.device(false)));
+        let mut reference = case.keeping(false, &schedule, None, Box::new(library.device(false)));
         for failed in 1..5 {
             let states = [failed - 1, failed].map(|step| {
                 advance(&mut reference, step as u64).expect("it trains");
                 reference.checkpoint().expect("it works")
             });
             let kept = |fault| {
-                let (planted, busy) = (Planted::default(), library.busy());
-                let device = Box::new(Faulty::new(library.device(false), fault, &planted, busy));
-                let mut trainer = keeping(&network, &program, &schedule, None, device);
+                let (device, _) = Faulty::new(library.device(false), fault, library.busy());
+                let mut trainer = case.keeping(false, &schedule, None, Box::new(device));
                 let (digits, mut told) = (plimsoll_runtime::data::digits(), 0);
                 let observe = &mut |o: &plimsoll_runtime::Observation| told = o.step + 1;
                 let error = trainer.train(&*digits.train, 10, observe, &|| false).expect_err("one fails");
                 assert!(error.to_string().contains("as the test asked"), "{error}");
-                assert_eq!(
-                    told,
-                    failed as u64 - 1,
-                    "what ended, and was copied by an iteration that did not fail"
-                );
+                assert_eq!(told, failed as u64 - 1, "what an iteration that did not fail has copied");
                 trainer.last_finished(None).expect("it can be read")
             };
             let [before, after] = states;
@@ -201,16 +188,13 @@ fn a_failed_iteration_has_finished_the_one_before_where_its_copy_is_whole() {
 
 #[test]
 fn a_stream_that_is_never_joined_shows() {
-    let Some(library) = StandIn::open() else { return };
-    let program = program(&library, &everything());
+    let Some(Case { place: library, program, .. }) = Case::open() else { return };
     let mut schedule = keep(&program.trace);
     with_a_last_offload(&mut schedule);
-    let layout = MemoryLayout::of(&program, &schedule);
-    assert!(layout.host > Bytes::ZERO);
+    assert!(MemoryLayout::of(&program, &schedule).host > Bytes::ZERO);
     for graphs in [false, true] {
-        let device = Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
-        let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let (device, _) = Faulty::new(library.device(graphs), Fault::None, library.busy());
+        let (mut executor, loaded) = loaded(device, &program, &schedule);
         // The last two waits of an iteration join offload and prefetch.
         let calls = library.calls_of(|| executor.run(&loaded).expect("the first iteration"));
         let join = calls["cuStreamWaitEvent"] - 2;

@@ -10,7 +10,8 @@ use plimsoll_runtime::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The fault; numbers count from 0 within an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +48,8 @@ fn reason(waiting: Stream, on: Stream) -> Reason {
     }
 }
 
-/// Number of times the fault was planted, shared with the test.
-pub type Planted = Arc<Mutex<usize>>;
+/// Flag of a fault that was planted, shared with the test.
+pub type Planted = Arc<AtomicBool>;
 
 /// A device with a fault.
 pub struct Faulty<D> {
@@ -70,11 +71,12 @@ pub struct Faulty<D> {
 
 impl<D: Device> Faulty<D> {
     /// Wraps a device.
-    pub fn new(inner: D, fault: Fault, planted: &Planted, busy: impl Fn() -> usize + Send + 'static) -> Self {
-        Faulty {
+    pub fn new(inner: D, fault: Fault, busy: impl Fn() -> usize + Send + 'static) -> (Self, Planted) {
+        let planted = Planted::default();
+        let faulty = Faulty {
             inner,
             fault,
-            planted: Arc::clone(planted),
+            planted: planted.clone(),
             begun: 0,
             held: None,
             busy: Box::new(busy),
@@ -82,11 +84,12 @@ impl<D: Device> Faulty<D> {
             waits: [0; 2],
             transfers: Vec::new(),
             known: Vec::new(),
-        }
+        };
+        (faulty, planted)
     }
 
     fn plant(&self) {
-        *self.planted.lock().expect("nobody panics with it") += 1;
+        self.planted.store(true, Ordering::Relaxed);
     }
 
     /// The transfer in place of the right one.

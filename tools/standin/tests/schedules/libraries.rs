@@ -2,9 +2,9 @@
 //! same up to rounding; one deterministic alternative gives the same bits for any schedule; and handles and descriptors are
 //! made before an iteration and given back.
 
-use super::bodies::{BATCH, bits, numbers, program_with, train};
+use super::bodies::{BATCH, apart, bits, program_with, train};
 use super::library::StandIn;
-use super::support::{drawn, everything, keep, naive, spec, training_in, zoo};
+use super::support::{drawn, everything, keep, loaded, spec, training_in, zoo};
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{AttentionShape, Call, ConvShape, Program};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -27,13 +27,6 @@ fn open(options: &CudaOptions) -> CudaDevice {
 
 fn trained(network: &Network, program: &Program, schedule: &Schedule, options: &CudaOptions) -> Checkpoint {
     train(network, program, schedule, Box::new(open(options))).expect("it trains")
-}
-
-/// Largest difference between numbers of two checkpoints.
-fn off(a: &Checkpoint, b: &Checkpoint) -> f32 {
-    let (a, b) = (numbers(a), numbers(b));
-    let pairs = a.iter().flat_map(|(name, values)| values.iter().zip(&b[name]));
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, |most, off| if off <= most { most } else { off })
 }
 
 /// The schedule with alternative `k` of every op that has so many, and room for its scratch.
@@ -61,16 +54,8 @@ fn most_alternatives(program: &Program) -> u32 {
 
 fn convolution(batch: u64, window: Window, image: u32, groups: u32) -> ConvShape {
     let side = (image + 2 * window.padding[0] - window.size[0]) / window.stride[0] + 1;
-    ConvShape {
-        batch,
-        input: [image; 2],
-        in_channels: 8,
-        output: [side; 2],
-        out_channels: 8,
-        window,
-        groups,
-        bias: true,
-    }
+    let (input, output, in_channels, out_channels, bias) = ([image; 2], [side; 2], 8, 8, true);
+    ConvShape { batch, input, in_channels, output, out_channels, window, groups, bias }
 }
 
 #[test]
@@ -87,39 +72,24 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
                 Call::ConvBackwardFilter { shape, accumulate: false },
             ];
             for (call, expected) in calls.iter().zip(expected) {
-                let alternatives = device.alternatives(call);
-                let names: Vec<&str> =
-                    alternatives.iter().map(|alternative| alternative.name.as_str()).collect();
-                assert_eq!(names, expected, "{call:?}");
+                assert_eq!(names_of(&device, call), expected, "{call:?}");
                 let first = expected.iter().find(|name| !["algo_0", "algo_3"].contains(name));
-                let only: Vec<String> = deterministic
-                    .alternatives(call)
-                    .into_iter()
-                    .map(|alternative| alternative.name)
-                    .collect();
-                assert_eq!(only, first.copied().into_iter().collect::<Vec<_>>(), "{call:?}");
+                assert_eq!(names_of(&deterministic, call), first.copied().as_slice(), "{call:?}");
             }
         }
     };
-    check(
-        Window::square(3, 1, 1),
-        6,
-        1,
-        [
-            &["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused"],
-            &["algo_1", "algo_0", "winograd_nonfused"],
-            &[
-                "algo_1",
-                "algo_0",
-                "algo_3",
-                "winograd_nonfused",
-                "cublas_windows",
-                "planes_algo_1",
-                "planes_winograd_nonfused",
-                "planes_fft",
-            ],
-        ],
-    );
+    const FILTER: [&str; 8] = [
+        "algo_1",
+        "algo_0",
+        "algo_3",
+        "winograd_nonfused",
+        "cublas_windows",
+        "planes_algo_1",
+        "planes_winograd_nonfused",
+        "planes_fft",
+    ];
+    let forward = ["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused"];
+    check(Window::square(3, 1, 1), 6, 1, [&forward, &["algo_1", "algo_0", "winograd_nonfused"], &FILTER]);
     let grouped: [&[&str]; 3] = [
         &["implicit_precomp_gemm", "implicit_gemm", "groups_implicit_precomp_gemm"],
         &["algo_1", "algo_0", "groups_algo_1"],
@@ -127,41 +97,19 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
     ];
     check(Window::square(3, 2, 1), 6, 2, grouped);
     // Groups of two channels do not start at a multiple of a four-number load.
-    check(
-        Window::square(3, 2, 1),
-        6,
-        4,
-        [&["implicit_precomp_gemm", "implicit_gemm"], &["algo_1", "algo_0"], &["algo_1", "algo_0", "algo_3"]],
-    );
-    // A one-pixel window with a stride of two.
-    check(
-        Window::square(1, 2, 0),
-        6,
-        1,
-        [
-            &["implicit_precomp_gemm", "implicit_gemm", "cublas_windows"],
-            &["algo_1", "algo_0", "cublas_windows"],
-            &["algo_1", "algo_0", "algo_3", "cublas_windows", "planes_algo_1", "planes_fft"],
-        ],
-    );
-    check(
-        Window::square(1, 1, 0),
-        6,
-        1,
-        [
-            &["implicit_precomp_gemm", "implicit_gemm", "cublas"],
-            &["algo_1", "algo_0", "cublas"],
-            &["algo_1", "algo_0", "algo_3", "cublas", "planes_algo_1", "planes_fft"],
-        ],
-    );
+    let few: [&[&str]; 3] =
+        [&["implicit_precomp_gemm", "implicit_gemm"], &["algo_1", "algo_0"], &["algo_1", "algo_0", "algo_3"]];
+    check(Window::square(3, 2, 1), 6, 4, few);
+    // A one-pixel window, with a stride of two and of one.
+    for (stride, way) in [(2, "cublas_windows"), (1, "cublas")] {
+        let planes = ["planes_algo_1", "planes_fft"];
+        let [forward, data, filter] = few.map(|of| [of, &[way]].concat());
+        check(Window::square(1, stride, 0), 6, 1, [&forward, &data, &[&filter[..], &planes].concat()]);
+    }
     check(Window::square(1, 1, 0), 1, 1, [&["cublas"]; 3]);
+    let [forward, data, filter] = few.map(|of| [of, &["own"]].concat());
     // Depthwise.
-    let depthwise: [&[&str]; 3] = [
-        &["implicit_precomp_gemm", "implicit_gemm", "own"],
-        &["algo_1", "algo_0", "own"],
-        &["algo_1", "algo_0", "algo_3", "own"],
-    ];
-    check(Window::square(3, 1, 1), 6, 8, depthwise);
+    check(Window::square(3, 1, 1), 6, 8, [&forward, &data, &filter]);
     // The name of our own kernels includes their arithmetic if it differs from the others'.
     let last = |precision| {
         let shape = convolution(3, Window::square(3, 1, 1), 6, 8);
@@ -222,12 +170,8 @@ fn attention_by_batches_of_products_is_that_of_our_own_kernels() {
     }
     let shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 8, causal: true };
     let names = |options: CudaOptions| -> Vec<String> {
-        let device = open(&options);
-        let of = |call| device.alternatives(&call).into_iter().map(|alternative| alternative.name);
-        let [forward, backward] = [
-            of(Call::AttentionForward { shape }).collect::<Vec<_>>(),
-            of(Call::AttentionBackward { shape, accumulate: true }).collect(),
-        ];
+        let calls = [Call::AttentionForward { shape }, Call::AttentionBackward { shape, accumulate: true }];
+        let [forward, backward] = calls.map(|call| names_of(&open(&options), &call));
         assert_eq!(forward, backward);
         forward
     };
@@ -236,30 +180,41 @@ fn attention_by_batches_of_products_is_that_of_our_own_kernels() {
     assert_eq!(names(CudaOptions { precision: Some(Precision::Tf32), ..options }), ["cublas", "own_f32"]);
 }
 
+/// bf16 activations are rounded in different places if a sum has a different order: alternatives differ by that much more
+/// than in f32, and from the CPU in bf16 by no more.
 #[test]
-fn every_way_computes_the_same_up_to_rounding() {
+fn every_way_computes_what_the_cpu_does_up_to_rounding() {
     let Some(library) = StandIn::open() else { return };
-    let options = all_alternatives(&library);
-    for network in [everything(), depthwise()] {
-        let program = program_with(&open(&options), &network);
-        let alternatives = most_alternatives(&program);
-        let on_cpu = training_in(Float::F32, &network, BATCH);
-        let cpu = Box::new(Cpu::new(CpuOptions::default()));
-        let reference = train(&network, &on_cpu, &keep(&on_cpu.trace), cpu).expect("it trains");
-        let mut seen = BTreeSet::new();
-        let mut check = |what: &str, schedule: &Schedule, graphs: bool| {
-            let found = trained(&network, &program, schedule, &CudaOptions { graphs, ..options.clone() });
-            let off = off(&found, &reference);
-            assert!(off < 1e-3, "{what}: off by {off}");
-            seen.insert(bits(&found).into_values().collect::<Vec<_>>());
-        };
-        check("the usual alternatives", &keep(&program.trace), true);
-        (0..alternatives).for_each(|k| check(&format!("alternative {k}"), &by_way(&program, k), k % 2 == 0));
-        for seed in 0..4 {
-            check(&format!("random {seed}"), &random_schedule(&program.trace, seed), seed % 2 == 0);
+    for (feature_maps, precision, near) in
+        [(Float::F32, Precision::F32, 0.0..1e-3), (Float::Bf16, Precision::Bf16, 1e-6..2e-2)]
+    {
+        let options = CudaOptions { precision: Some(precision), ..all_alternatives(&library) };
+        for network in [everything(), depthwise()] {
+            let program = program_with(&open(&options), &network);
+            assert_eq!(program.feature_maps, feature_maps);
+            let alternatives = most_alternatives(&program);
+            let on_cpu = training_in(feature_maps, &network, BATCH);
+            let cpu = Box::new(Cpu::new(CpuOptions { feature_maps, ..CpuOptions::default() }));
+            let reference = train(&network, &on_cpu, &keep(&on_cpu.trace), cpu).expect("it trains");
+            let mut seen = BTreeSet::new();
+            let mut check = |what: &str, schedule: &Schedule, graphs: bool| {
+                let found = trained(&network, &program, schedule, &CudaOptions { graphs, ..options.clone() });
+                let off = apart(&found, &reference);
+                assert!(near.contains(&off), "{what}: off by {off}");
+                seen.insert(bits(&found).into_values().collect::<Vec<_>>());
+            };
+            check("the usual alternatives", &keep(&program.trace), true);
+            (0..alternatives).for_each(|k| check(&format!("way {k}"), &by_way(&program, k), k % 2 == 0));
+            for seed in (0..4).filter(|_| feature_maps == Float::F32) {
+                check(&format!("random {seed}"), &random_schedule(&program.trace, seed), seed % 2 == 0);
+            }
+            let all = alternatives as usize;
+            assert!(
+                feature_maps == Float::Bf16 || seen.len() > all,
+                "ways differ by rounding: {}",
+                seen.len()
+            );
         }
-        let all = alternatives as usize;
-        assert!(seen.len() > all, "ways differ by rounding: {} of {}", seen.len(), all + 5);
     }
 }
 
@@ -277,9 +232,8 @@ fn attention_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
     let program = program_with(&open(&options), &network);
     // The first alternative of any call; and of attention, our own kernels.
     for way in [u32::MAX, 0] {
-        let schedule = by_way(&program, way);
-        let found = drawn::train(&network, &program, &schedule, Box::new(open(&options)), 5);
-        let found = found.expect("it trains");
+        let (schedule, device) = (by_way(&program, way), Box::new(open(&options)));
+        let found = drawn::train(&network, &program, &schedule, device, 5).expect("it trains");
         for ((name, found), (_, expected)) in drawn::numbers(&found).zip(drawn::numbers(&reference)) {
             let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 2e-2);
             assert!(near, "`{name}` by way {way} is not what the device cpu computes");
@@ -287,85 +241,31 @@ fn attention_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
     }
 }
 
-/// bf16 activations are rounded in different places if a sum has a different order: alternatives differ by that much more
-/// than in f32, and from the CPU in bf16 by no more.
-#[test]
-fn every_way_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
-    let Some(library) = StandIn::open() else { return };
-    let options = CudaOptions { precision: Some(Precision::Bf16), ..all_alternatives(&library) };
-    for network in [everything(), depthwise()] {
-        let cpu = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
-        let program = training_in(Float::Bf16, &network, BATCH);
-        let reference = train(&network, &program, &keep(&program.trace), Box::new(Cpu::new(cpu)));
-        let reference = reference.expect("it trains");
-        let program = program_with(&open(&options), &network);
-        assert_eq!(program.feature_maps, Float::Bf16);
-        for k in 0..most_alternatives(&program) {
-            let found = trained(&network, &program, &by_way(&program, k), &options);
-            let off = off(&found, &reference);
-            assert!((1e-6..2e-2).contains(&off), "alternative {k}: off by {off}");
-        }
-    }
-}
-
-#[test]
-fn no_plan_changes_a_bit_in_bf16() {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let options = CudaOptions { precision: Some(Precision::Bf16), ..library.options() };
-    let program = program_with(&open(&options), &network);
-    let kept = bits(&trained(&network, &program, &keep(&program.trace), &options));
-    for (seed, schedule) in (1..).zip([
-        naive(&program.trace),
-        random_schedule(&program.trace, 7),
-        random_schedule(&program.trace, 8),
-    ]) {
-        library.delays(seed);
-        let options = CudaOptions { graphs: seed % 2 == 0, ..options.clone() };
-        let found = bits(&trained(&network, &program, &schedule, &options));
-        assert!(found == kept, "schedule {seed}");
-    }
-}
-
+/// Each convolution and each product uses the arithmetic of the precision: the stand-in rounds by cuDNN's math type and
+/// cuBLAS's compute type. The default is PyTorch's: only convolutions are coarser.
 #[test]
 fn tf32_is_coarser_where_it_is_asked_for() {
     let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let train = |precision: Option<Precision>| {
+    let train = |network: &Network, precision: Option<Precision>| {
         let options = CudaOptions { precision, ..library.options() };
-        let program = program_with(&open(&options), &network);
-        trained(&network, &program, &keep(&program.trace), &options)
+        let program = program_with(&open(&options), network);
+        trained(network, &program, &keep(&program.trace), &options)
     };
-    let [fine, again, coarse] = [Precision::F32, Precision::F32, Precision::Tf32].map(|one| train(Some(one)));
+    let all = [Some(Precision::F32), Some(Precision::F32), Some(Precision::Tf32), None];
+    let [fine, again, coarse, usual] = all.map(|precision| train(&everything(), precision));
     assert!(bits(&fine) == bits(&again));
-    // The default is PyTorch's.
-    let [usual, named] = [None, Some(Precision::Tf32Convolutions)].map(train);
-    assert!(bits(&usual) == bits(&named));
     assert!(bits(&usual) != bits(&coarse) && bits(&usual) != bits(&fine));
     for other in [&coarse, &usual] {
-        let off = off(&fine, other);
+        let off = apart(&fine, other);
         assert!((1e-6..2e-2).contains(&off), "{off}");
     }
-}
-
-/// Each convolution and each product uses the arithmetic of the precision: the stand-in rounds by cuDNN's math type and
-/// cuBLAS's compute type.
-#[test]
-fn only_convolutions_are_coarser_by_default() {
-    let Some(library) = StandIn::open() else { return };
-    let network = zoo("mlp");
-    let train = |precision: Option<Precision>| {
-        let options = CudaOptions { precision, ..library.options() };
-        let device = open(&options);
-        let facts = device.facts().precision;
-        let program = program_with(&device, &network);
-        (bits(&trained(&network, &program, &keep(&program.trace), &options)), facts)
-    };
-    let [(fine, _), (usual, facts), (coarse, _)] =
-        [Some(Precision::F32), None, Some(Precision::Tf32)].map(train);
-    assert_eq!(facts, Precision::Tf32Convolutions);
-    assert!(usual == fine, "a network of fully connected layers alone has no convolution");
-    assert!(coarse != fine);
+    assert_eq!(
+        open(&CudaOptions { precision: None, ..library.options() }).facts().precision,
+        Precision::Tf32Convolutions
+    );
+    let [fine, _, coarse, usual] = all.map(|precision| train(&zoo("mlp"), precision));
+    assert!(bits(&usual) == bits(&fine), "a network of fully connected layers alone has no convolution");
+    assert!(bits(&coarse) != bits(&fine));
 }
 
 #[test]
@@ -378,10 +278,7 @@ fn handles_and_descriptors_are_made_once_counted_and_given_back() {
         let second = first.another().expect("nothing stands in the way");
         assert_eq!(second.free_memory().expect("it is known"), free, "it shares them");
         let program = program_with(&first, &network);
-        let schedule = keep(&program.trace);
-        let mut executor =
-            Executor::new(Box::new(second), MemoryLayout::of(&program, &schedule)).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let (mut executor, loaded) = loaded(second, &program, &keep(&program.trace));
         drop(first);
         (0..4).for_each(|_| executor.run(&loaded).expect("an iteration"));
     });
@@ -399,8 +296,8 @@ fn handles_and_descriptors_are_made_once_counted_and_given_back() {
 fn what_the_libraries_take_is_not_free() {
     let Some(library) = StandIn::open() else { return };
     let device = open(&library.options());
-    let (free, all) =
-        (device.free_memory().expect("it is known"), device.facts().memory.expect("it is a GPU"));
+    let free = device.free_memory().expect("it is known");
+    let all = device.facts().memory.expect("it is a GPU");
     assert!(free + Bytes(2 << 20) <= all, "{free}, {all}");
 }
 
@@ -427,15 +324,10 @@ fn facts_tell_whose_kernels_they_are_of() {
     };
     check(library.options(), "CUDA driver 13.0, cuDNN 9.1.0, deterministic");
     check(all_alternatives(&library), ", cuDNN 9.1.0");
-    check(
-        CudaOptions { precision: Some(Precision::Tf32), ..all_alternatives(&library) },
-        ", cuDNN 9.1.0, TF32",
-    );
-    check(CudaOptions { precision: None, ..all_alternatives(&library) }, "9.1.0, convolutions in TF32");
-    check(
-        CudaOptions { precision: Some(Precision::Bf16), ..all_alternatives(&library) },
-        ", cuDNN 9.1.0, bf16",
-    );
+    let all = |precision| CudaOptions { precision, ..all_alternatives(&library) };
+    check(all(Some(Precision::Tf32)), ", cuDNN 9.1.0, TF32");
+    check(all(None), "9.1.0, convolutions in TF32");
+    check(all(Some(Precision::Bf16)), ", cuDNN 9.1.0, bf16");
 }
 
 /// Names of a call's alternatives.
@@ -483,10 +375,7 @@ fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
             answered_before("lowering");
             let mut program = program_with(&device, &everything());
             program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
-            let schedule = keep(&program.trace);
-            let layout = MemoryLayout::of(&program, &schedule);
-            let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
-            let loaded = executor.load(&program, &schedule).expect("it is loaded as it is");
+            let (mut executor, loaded) = loaded(device, &program, &keep(&program.trace));
             answered_before("the iteration");
             executor.run(&loaded).expect_err("not in silence").to_string()
         };
@@ -547,10 +436,7 @@ fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
         let device = open(&library.options());
         let mut program = program_with(&device, &network);
         program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
-        let schedule = keep(&program.trace);
-        let mut executor =
-            Executor::new(Box::new(device), MemoryLayout::of(&program, &schedule)).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("it is loaded as it is");
+        let (mut executor, loaded) = loaded(device, &program, &keep(&program.trace));
         for _ in 0..2 {
             let error = executor.run(&loaded).expect_err("not in silence").to_string();
             assert!(error.contains("conv_forward") && error.contains(words), "{error}");

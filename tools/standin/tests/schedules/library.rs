@@ -8,8 +8,9 @@ use plimsoll_ir::Precision;
 use plimsoll_runtime::{CudaDevice, CudaOptions, Error};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The loaded library, or a GPU. It counts and delays for the whole process, so one test holds it at a time.
@@ -32,7 +33,7 @@ impl StandIn {
             let handle = std::ptr::null_mut();
             return Some(StandIn { folder, handle, open: Default::default(), _alone: alone });
         }
-        if std::process::Command::new("cc").arg("--version").output().is_err() {
+        if Command::new("cc").arg("--version").output().is_err() {
             println!("skipped: no C compiler `cc` is on this machine");
             return None;
         }
@@ -83,34 +84,30 @@ impl StandIn {
         open()
     }
 
-    fn symbol(&self, name: &CStr) -> *mut c_void {
+    /// A function of the library. Its type, which callers know, is that of `tools/standin/src`.
+    fn function<F: Copy>(&self, name: &CStr) -> F {
         // SAFETY: the library is loaded.
         let at = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         assert!(!at.is_null(), "the stand-in has {name:?}");
-        at
+        assert_eq!(size_of::<F>(), size_of_val(&at));
+        // SAFETY: callers give the function's own type.
+        unsafe { std::mem::transmute_copy(&at) }
     }
 
     /// Delays streams by this seed from now on; 0 for no delays.
     pub fn delays(&self, seed: u64) {
-        let at = self.symbol(c"plimsoll_standin_delays");
-        // SAFETY: it has this type.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(seed) }
+        self.function::<extern "C" fn(u64)>(c"plimsoll_standin_delays")(seed);
     }
 
     /// Makes streams take turns from now on: in one of the fixed orders 1 to 6, or in random ones with a larger number as
     /// the seed; 0 for streams that run independently.
     pub fn order(&self, order: u64) {
-        let at = self.symbol(c"plimsoll_standin_order");
-        // SAFETY: it has this type.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(order) }
+        self.function::<extern "C" fn(u64)>(c"plimsoll_standin_order")(order);
     }
 
     /// Number of times each call was made so far.
     pub fn counts(&self) -> BTreeMap<String, u64> {
-        let at = self.symbol(c"plimsoll_standin_counts");
-        // SAFETY: it has this type.
-        let counts =
-            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8, usize) -> usize>(at) };
+        let counts: extern "C" fn(*mut u8, usize) -> usize = self.function(c"plimsoll_standin_counts");
         let mut text = vec![0; 1 << 16];
         let length = counts(text.as_mut_ptr(), text.len());
         assert!(length <= text.len());
@@ -133,7 +130,6 @@ impl StandIn {
     }
 
     /// The same, for tests that also run on a GPU, where calls are not counted.
-    #[allow(dead_code, reason = "not every test asks both")]
     pub fn counted(&self, act: impl FnOnce()) -> Option<BTreeMap<String, u64>> {
         if self.is_gpu() {
             act();
@@ -144,86 +140,53 @@ impl StandIn {
 
     /// Answers the call of this name that follows `after` others with this code instead of making it.
     pub fn answer(&self, name: &CStr, after: u64, code: u32) {
-        let at = self.symbol(c"plimsoll_standin_answer");
-        // SAFETY: it has this type.
-        let answer =
-            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64, u32)>(at) };
+        let answer: extern "C" fn(*const c_char, u64, u32) = self.function(c"plimsoll_standin_answer");
         answer(name.as_ptr(), after, code);
     }
 
     /// Makes its NVRTC 13.`minor` from now on, with architectures up to `newest`, the capability times 10.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn compiler(&self, minor: i32, newest: i32) {
-        let at = self.symbol(c"plimsoll_standin_compiler");
-        // SAFETY: it has this type.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(i32, i32)>(at)(minor, newest) }
+        self.function::<extern "C" fn(i32, i32)>(c"plimsoll_standin_compiler")(minor, newest);
     }
 
     /// Number of times that a range of this path was closed so far, such as `iteration/offload`.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn ranges(&self, path: &str) -> u64 {
-        let at = self.symbol(c"plimsoll_standin_ranges");
         let path = CString::new(path).expect("a name");
-        // SAFETY: it has this type.
-        let ranges = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(at) };
-        ranges(path.as_ptr())
+        self.function::<extern "C" fn(*const c_char) -> u64>(c"plimsoll_standin_ranges")(path.as_ptr())
     }
 
     /// Allocates device memory, as a second user of the context does.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn allocate(&self, bytes: usize) -> u64 {
-        let at = self.symbol(c"cuMemAlloc_v2");
-        // SAFETY: it has this type.
-        let allocate =
-            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut u64, usize) -> u32>(at) };
+        let allocate: extern "C" fn(&mut u64, usize) -> u32 = self.function(c"cuMemAlloc_v2");
         let mut address = 0;
         assert_eq!(allocate(&mut address, bytes), 0, "there is room");
         address
     }
 
     /// Sets bytes of device memory on a stream, as a second user of the context does.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn fill(&self, address: u64, byte: u8, bytes: usize, stream: usize) {
-        let at = self.symbol(c"cuMemsetD8Async");
-        // SAFETY: it has this type.
-        let fill =
-            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64, u8, usize, usize) -> u32>(at) };
+        let fill: extern "C" fn(u64, u8, usize, usize) -> u32 = self.function(c"cuMemsetD8Async");
         assert_eq!(fill(address, byte, bytes, stream), 0, "the memory is there");
     }
 
     /// Reads device memory after all work of a stream.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn read(&self, address: u64, bytes: usize, stream: usize) -> Vec<u8> {
-        let at = self.symbol(c"cuMemcpyDtoHAsync_v2");
-        // SAFETY: it has this type.
-        let read = unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8, u64, usize, usize) -> u32>(at)
-        };
+        let read: extern "C" fn(*mut u8, u64, usize, usize) -> u32 = self.function(c"cuMemcpyDtoHAsync_v2");
         let mut read_bytes = vec![0; bytes];
         assert_eq!(read(read_bytes.as_mut_ptr(), address, bytes, stream), 0, "the memory is there");
-        let at = self.symbol(c"cuStreamSynchronize");
-        // SAFETY: it has this type.
-        let synchronise = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> u32>(at) };
+        let synchronise: extern "C" fn(usize) -> u32 = self.function(c"cuStreamSynchronize");
         assert_eq!(synchronise(stream), 0, "nothing failed on the stream");
         read_bytes
     }
 
     /// Sets the rate of copies between host and device from now on, both ways at once or one at a time; 0 for no limit.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn link(&self, bytes_per_second: u64, is_shared: bool) {
-        let at = self.symbol(c"plimsoll_standin_link");
-        // SAFETY: it has this type.
-        unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(u64, bool)>(at)(bytes_per_second, is_shared);
-        }
+        self.function::<extern "C" fn(u64, bool)>(c"plimsoll_standin_link")(bytes_per_second, is_shared);
     }
 
     /// Makes a stream, as a second user of the context does.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn stream(&self) -> usize {
-        let at = self.symbol(c"cuStreamCreate");
-        // SAFETY: it has this type.
-        let create = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, u32) -> u32>(at) };
+        let create: extern "C" fn(&mut usize, u32) -> u32 = self.function(c"cuStreamCreate");
         let mut stream = 0;
         assert_eq!(create(&mut stream, 1), 0, "a stream can be made");
         stream
@@ -231,20 +194,12 @@ impl StandIn {
 
     /// Captures the work enqueued on a stream, as a second user of the context does; returns the graph, or the status of a
     /// refused end of the capture.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn captured(&self, stream: usize, enqueue: impl FnOnce()) -> Result<usize, u32> {
-        let [begin, end, instantiate] =
-            [c"cuStreamBeginCapture_v2", c"cuStreamEndCapture", c"cuGraphInstantiateWithFlags"]
-                .map(|name| self.symbol(name));
-        // SAFETY: they have these types.
-        let (begin, end, instantiate) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, extern "C" fn(usize, u32) -> u32>(begin),
-                std::mem::transmute::<*mut c_void, extern "C" fn(usize, &mut usize) -> u32>(end),
-                std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, usize, u64) -> u32>(instantiate),
-            )
-        };
         const OF_ONE_THREAD: u32 = 1;
+        let begin: extern "C" fn(usize, u32) -> u32 = self.function(c"cuStreamBeginCapture_v2");
+        let end: extern "C" fn(usize, &mut usize) -> u32 = self.function(c"cuStreamEndCapture");
+        let instantiate: extern "C" fn(&mut usize, usize, u64) -> u32 =
+            self.function(c"cuGraphInstantiateWithFlags");
         assert_eq!(begin(stream, OF_ONE_THREAD), 0, "the stream does not capture yet");
         enqueue();
         let [mut graph, mut executable] = [0; 2];
@@ -256,19 +211,14 @@ impl StandIn {
     }
 
     /// Launches a graph on a stream.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn launch(&self, graph: usize, stream: usize) {
-        let at = self.symbol(c"cuGraphLaunch");
-        // SAFETY: it has this type.
-        let launch = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> u32>(at) };
+        let launch: extern "C" fn(usize, usize) -> u32 = self.function(c"cuGraphLaunch");
         assert_eq!(launch(graph, stream), 0, "the graph is there");
     }
 
     /// Returns a query for the number of busy streams.
     pub fn busy(&self) -> impl Fn() -> usize + Send + 'static {
-        let at = self.symbol(c"plimsoll_standin_busy");
-        // SAFETY: it has this type, and the library is never unloaded.
-        let busy = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> usize>(at) };
+        let busy: extern "C" fn() -> usize = self.function(c"plimsoll_standin_busy");
         move || busy()
     }
 }
@@ -284,6 +234,14 @@ impl Drop for StandIn {
         self.link(0, false);
         self.answer(c"", 0, 0);
     }
+}
+
+/// Output of a test of this program in a separate process, for what is read once in a process.
+pub fn child(test: &str, environment: &[(&str, &OsStr)]) -> String {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+    command.args(["--exact", "--nocapture", test]).envs(environment.iter().copied());
+    let output = command.output().expect("a test can be started");
+    [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
 }
 
 /// The library that was built with this test, in the same folder.

@@ -1,12 +1,11 @@
 //! Workers whose GPUs sum by NCCL, on the stand-in of both.
 
 use super::Place;
-use super::bodies::{BATCH, bits, numbers, program, shared, sharing};
-use super::support::{self, everything, keep};
-use plimsoll_ir::network::Network;
-use plimsoll_ir::program::Program;
+use super::bodies::{Case, apart, bits, shared, sharing};
+use super::support::{keep, side_by_side};
+use plimsoll_ir::program::Role;
 use plimsoll_runtime::group::{alone, threads};
-use plimsoll_runtime::{Checkpoint, CudaDevice, Observation, RuntimeError, Trainer, TrainingPlan};
+use plimsoll_runtime::{Checkpoint, CudaDevice, Observation, RuntimeError, Trainer};
 use std::time::{Duration, Instant};
 
 const ITERATIONS: u64 = 5;
@@ -16,14 +15,11 @@ fn device(place: &Place) -> CudaDevice {
     device.with_nccl(&place.options().libraries).expect("the stand-in has it")
 }
 
-fn plan(network: &Network, virtual_workers: u64) -> TrainingPlan {
-    TrainingPlan { virtual_workers, ..support::plan(network, BATCH) }
-}
-
 /// Two workers, the first with the smaller half of the passes of an update.
-fn two(place: &Place, network: &Network, program: &Program, virtual_workers: u64) -> Vec<Trainer> {
-    let (schedule, plan) = (keep(&program.trace), plan(network, virtual_workers));
-    threads(2).into_iter().map(|group| sharing(program, &schedule, &plan, group, device(place))).collect()
+fn two(case: &Case, virtual_workers: u64) -> Vec<Trainer> {
+    let (schedule, plan) = (keep(&case.program.trace), case.plan(virtual_workers));
+    let worker = |group| sharing(&case.program, &schedule, &plan, group, device(&case.place));
+    threads(2).into_iter().map(worker).collect()
 }
 
 /// Results of a worker.
@@ -36,45 +32,31 @@ struct Ended {
 
 fn train(trainers: Vec<Trainer>) -> Vec<Ended> {
     let digits = plimsoll_runtime::data::digits();
-    std::thread::scope(|scope| {
-        let work = |mut trainer: Trainer| {
-            let mut seen = Vec::new();
-            let outcome =
-                trainer.train(&*digits.train, ITERATIONS, &mut |one| seen.push(*one), &|| false).map(|_| ());
-            let state = trainer.checkpoint().expect("the device works");
-            Ended { outcome, seen, step: trainer.step(), state }
-        };
-        let threads: Vec<_> =
-            trainers.into_iter().map(|trainer| scope.spawn(move || work(trainer))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    side_by_side(trainers, |mut trainer| {
+        let mut seen = Vec::new();
+        let outcome =
+            trainer.train(&*digits.train, ITERATIONS, &mut |one| seen.push(*one), &|| false).map(|_| ());
+        let state = trainer.checkpoint().expect("the device works");
+        Ended { outcome, seen, step: trainer.step(), state }
     })
-}
-
-/// Largest difference between two states.
-fn apart(one: &Checkpoint, other: &Checkpoint) -> f32 {
-    let (one, other) = (numbers(one), numbers(other));
-    let of = |name: &String| one[name].iter().zip(&other[name]).map(|(a, b)| (a - b).abs());
-    one.keys().flat_map(of).fold(0.0, f32::max)
 }
 
 /// With one pass each, and with two for the second worker; the host then has the first of these two.
 #[test]
 fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_hosts() {
-    let Some(place) = Place::open() else { return };
-    let network = everything();
-    let program = program(&place, &network);
+    let Some(case) = Case::open() else { return };
+    let Case { place, program, .. } = &case;
     let schedule = keep(&program.trace);
     for virtual_workers in [2, 3] {
-        let plan = plan(&network, virtual_workers);
-        let hosts = shared(&program, &schedule, &plan, vec![alone()], || place.device(false));
+        let plan = case.plan(virtual_workers);
+        let hosts = shared(program, &schedule, &plan, vec![alone()], || place.device(false));
         for pace in place.paces(virtual_workers) {
             place.set(&pace);
             let mut ended = Vec::new();
-            let calls = place.counted(|| ended = train(two(&place, &network, &program, virtual_workers)));
+            let calls = place.counted(|| ended = train(two(&case, virtual_workers)));
             for Ended { outcome, seen, .. } in &ended {
                 assert!(outcome.is_ok(), "{virtual_workers}, {pace:?}: {outcome:?}");
                 assert_eq!(seen.len() as u64, ITERATIONS);
-                assert!(seen.iter().all(|one| one.norms.is_none()), "no sum comes to the host");
             }
             assert!(bits(&ended[0].state) == bits(&ended[1].state), "{virtual_workers}, {pace:?}");
             let far = apart(&ended[0].state, &hosts);
@@ -89,19 +71,17 @@ fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_host
 /// An update copies metrics and running statistics to the host, and no gradient.
 #[test]
 fn gradients_stay_on_the_gpus() {
-    let Some(place) = Place::open() else { return };
-    let network = everything();
-    let program = program(&place, &network);
-    let (schedule, plan) = (keep(&program.trace), plan(&network, 2));
+    let Some(case) = Case::open() else { return };
+    let Case { place, program, .. } = &case;
+    let (schedule, plan) = (keep(&program.trace), case.plan(2));
     let copies =
         |work: &mut dyn FnMut()| place.counted(work).expect("the stand-in counts")["cuMemcpyDtoHAsync_v2"];
-    let by_gpus = copies(&mut || drop(train(two(&place, &network, &program, 2))));
+    let by_gpus = copies(&mut || drop(train(two(&case, 2))));
     let by_hosts = copies(&mut || {
         let device = || place.device(true).without_graphs().expect("there is memory");
-        drop(shared(&program, &schedule, &plan, threads(2), device));
+        drop(shared(program, &schedule, &plan, threads(2), device));
     });
-    let gradients =
-        program.resident.iter().filter(|region| region.role == plimsoll_ir::program::Role::Gradient);
+    let gradients = program.resident.iter().filter(|region| region.role == Role::Gradient);
     let of_gradients = 2 * ITERATIONS * gradients.count() as u64;
     assert!(by_gpus + of_gradients <= by_hosts, "{by_gpus} of {by_hosts}, {of_gradients} of gradients");
 }
@@ -110,9 +90,8 @@ fn gradients_stay_on_the_gpus() {
 /// reports NCCL's message.
 #[test]
 fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
-    let Some(place) = Place::open() else { return };
-    let network = everything();
-    let program = program(&place, &network);
+    let Some(case) = Case::open() else { return };
+    let Case { place, program, .. } = &case;
     let faults = [
         (c"ncclGetUniqueId", 0, 2, "NCCL_SOCKET_IFNAME"),
         (c"ncclCommInitRankConfig", 1, 5, "a GPU of its own"),
@@ -125,7 +104,7 @@ fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
     for (call, after, code, says) in faults {
         place.answer(call, after, code);
         let begun = Instant::now();
-        let ended = train(two(&place, &network, &program, 2));
+        let ended = train(two(&case, 2));
         assert!(begun.elapsed() < Duration::from_secs(20), "{call:?} after {after}");
         let error = |ended: &Ended| match &ended.outcome {
             Ok(()) => panic!("{call:?} after {after} was not refused"),
@@ -137,8 +116,8 @@ fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
         assert!(errors.iter().all(lost), "{call:?} after {after}: {errors:?}");
         for Ended { seen, step, state, .. } in &ended {
             assert_eq!(*step, seen.len() as u64, "{call:?} after {after}");
-            let plan = plan(&network, 2);
-            let mut again = sharing(&program, &keep(&program.trace), &plan, alone(), place.device(false));
+            let (schedule, plan) = (keep(&program.trace), case.plan(2));
+            let mut again = sharing(program, &schedule, &plan, alone(), place.device(false));
             let digits = plimsoll_runtime::data::digits();
             again.train(&*digits.train, *step, &mut |_| {}, &|| false).expect("it trains");
             let far = apart(state, &again.checkpoint().expect("it works"));
@@ -149,13 +128,12 @@ fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
 
 #[test]
 fn workers_that_sum_in_different_ways_do_not_begin() {
-    let Some(place) = Place::open() else { return };
-    let network = everything();
-    let program = program(&place, &network);
-    let (schedule, plan) = (keep(&program.trace), plan(&network, 2));
-    let devices = [device(&place), place.device(true).without_graphs().expect("there is memory")];
+    let Some(case) = Case::open() else { return };
+    let Case { place, program, .. } = &case;
+    let (schedule, plan) = (keep(&program.trace), case.plan(2));
+    let devices = [device(place), place.device(true).without_graphs().expect("there is memory")];
     let groups = threads(2).into_iter().zip(devices);
-    let trainers = groups.map(|(group, device)| sharing(&program, &schedule, &plan, group, device));
+    let trainers = groups.map(|(group, device)| sharing(program, &schedule, &plan, group, device));
     for ended in train(trainers.collect()) {
         let words = ended.outcome.expect_err("they differ").to_string();
         let expected = "worker 1 has another way of summing than worker 0: on the hosts, not on the devices";

@@ -3,31 +3,23 @@
 
 mod program;
 
-use super::search::{Action, Found, Order, fastest};
+use super::search::{Action, Found, Order, Timed, fastest};
 use super::space::{Space, only};
 use crate::request::{Allow, Policy, Trick, Tricks};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_testing::random_trace_of;
+use plimsoll_testing::{GRAIN, between, coarse_trace_of};
 use program::Solved;
 use std::ops::Range;
 
-/// Returns the result of a search without some tricks on a random trace of that many ops or a few more, and the number of states
-/// examined.
-fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, usize) {
-    let trace = random_trace_of((ops + seed % 4) as usize, seed);
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1.0, memory.peak().expect("an op").1.0);
-    let pool = floor + (peak - floor) * (seed % 5) / 8 - trace.resident_bytes.0;
-    let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
-    let link = Link { duplex, ..Link::symmetric(BytesPerSecond(600.0)) };
-    let space = Space::new(&trace, pool, &link, allow);
-    let (found, states) = fastest(&space, f64::INFINITY, 1_000_000, Order::Best, &|| false, without);
+/// Commands that a search without some tricks finds in a space, and the number of states examined; `None` if no iteration fits.
+fn search(space: &Space, without: Tricks) -> (Option<Vec<Timed>>, usize) {
+    let (found, states) = fastest(space, f64::INFINITY, 1_000_000, Order::Best, &|| false, without);
     match found {
-        Found::Fastest(commands) => (Some(super::end(&commands)), states),
+        Found::Fastest(commands) => (Some(commands), states),
         Found::Nothing => (None, states),
-        Found::Late { bound, .. } => panic!("seed {seed}: {states} states did not do, bound {bound}"),
+        Found::Late { bound, .. } => panic!("{states} states did not do, bound {bound}"),
     }
 }
 
@@ -35,8 +27,10 @@ fn check(trick: Trick, allow: Allow, ops: u64, seeds: u64) {
     assert_eq!(trick.policy(), Some(Policy::Optimal));
     let (mut with_all, mut with_less) = (0, 0);
     for seed in 0..seeds {
-        let (all, states) = search(ops, seed, allow, Tricks::NONE);
-        let (less, more) = search(ops, seed, allow, [trick].into_iter().collect());
+        let space = space_of(&coarse_trace_of(ops + seed % 4, seed), seed, allow);
+        let (all, states) = search(&space, Tricks::NONE);
+        let (less, more) = search(&space, [trick].into_iter().collect());
+        let [all, less] = [all, less].map(|commands| commands.map(|commands| super::end(&commands)));
         let same = match (all, less) {
             (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a,
             (a, b) => a == b,
@@ -70,25 +64,9 @@ fn dominance() {
     check(Trick::Dominance, SWAP, 4, 40);
 }
 
-/// Returns a random trace of some of these ops, with large tensors, so that the host's grain does not count.
-fn coarse_trace_of(ops: &Range<u64>, seed: u64) -> Trace {
-    let mut trace = random_trace_of((ops.start + seed % (ops.end - ops.start)) as usize, seed);
-    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
-    let alternatives = trace.ops.iter_mut().flat_map(|op| {
-        op.workspace_bytes = op.workspace_bytes * GRAIN;
-        &mut op.alternatives
-    });
-    alternatives.for_each(|alternative| alternative.workspace_bytes = alternative.workspace_bytes * GRAIN);
-    trace
-}
-
-const GRAIN: u64 = 4096;
-
 /// Returns the space of a trace between floor and the middle between floor and peak.
 fn space_of(trace: &Trace, seed: u64, allow: Allow) -> Space {
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-    let budget = floor + Bytes((peak - floor).0 * (seed % 5) / 8);
+    let budget = between(trace, seed % 5, 8);
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
     let latency_seconds = Seconds(if seed.is_multiple_of(7) { 0.05 } else { 0.0 });
     let rate = BytesPerSecond(600.0 * GRAIN as f64);
@@ -98,17 +76,12 @@ fn space_of(trace: &Trace, seed: u64, allow: Allow) -> Space {
 
 /// Returns the minimum makespan by search, and the host bytes of its commands; `None` if no iteration fits.
 fn searched(space: &Space) -> Option<(f64, u64)> {
-    match fastest(space, f64::INFINITY, 1_000_000, Order::Best, &|| false, Tricks::NONE).0 {
-        Found::Fastest(commands) => {
-            let offloaded = commands.iter().fold(0, |set, command| match command.action {
-                Action::Offload { value } => set | only(value),
-                _ => set,
-            });
-            Some((super::end(&commands), space.on_host(offloaded)))
-        }
-        Found::Nothing => None,
-        Found::Late { bound, .. } => panic!("1,000,000 states did not do, bound {bound}"),
-    }
+    let commands = search(space, Tricks::NONE).0?;
+    let offloaded = commands.iter().fold(0, |set, command| match command.action {
+        Action::Offload { value } => set | only(value),
+        _ => set,
+    });
+    Some((super::end(&commands), space.on_host(offloaded)))
 }
 
 /// Asserts that search and program agree. Returns `true` if the program was small enough to be solved.
@@ -127,7 +100,7 @@ fn agrees(space: &Space, most_choices: usize, what: &str) -> bool {
 /// Returns the number of traces of these ops, whose programs have at most this many choices, on which both agree.
 fn agree(allow: Allow, ops: Range<u64>, seeds: u64, most_choices: usize) -> usize {
     let agrees = |seed: &u64| {
-        let space = space_of(&coarse_trace_of(&ops, *seed), *seed, allow);
+        let space = space_of(&coarse_trace_of(ops.start + seed % (ops.end - ops.start), *seed), *seed, allow);
         agrees(&space, most_choices, &format!("{allow:?}, seed {seed}"))
     };
     (0..seeds).filter(agrees).count()
@@ -150,7 +123,7 @@ fn search_and_program_agree_within_the_hosts_memory() {
     let mut same = 0;
     for seed in 0..60 {
         let allow = if seed % 2 == 0 { HYBRID } else { SWAP };
-        let trace = coarse_trace_of(&(4..9), seed);
+        let trace = coarse_trace_of(4 + seed % 5, seed);
         let Some((_, takes)) = searched(&space_of(&trace, seed, allow)) else { continue };
         for host in [takes, takes.saturating_sub(1), takes / 2].into_iter().filter(|_| takes > 0) {
             let space = space_of(&trace, seed, Allow { host: Some(Bytes(host)), ..allow });

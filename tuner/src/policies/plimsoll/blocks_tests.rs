@@ -10,7 +10,7 @@ use crate::request::{Limits, PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Phase, Tensor, TensorKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
-use plimsoll_testing::{chain_trace, random_trace_of};
+use plimsoll_testing::{between, chain_trace, hand, random_trace_of};
 
 /// Forward and backward ops of a block.
 const FORWARD: usize = 4;
@@ -18,27 +18,19 @@ const BACKWARD: usize = 4;
 
 /// Residual network of this many equal blocks between a first op and a last one.
 fn residual(blocks: usize) -> Trace {
-    let mut trace =
-        Trace { name: format!("residual-{blocks}"), tensors: Vec::new(), ops: Vec::new(), ..chain_trace(1) };
+    let mut trace = hand::trace([], Vec::new());
     let tensor = |trace: &mut Trace, kind, size: u64| {
         let name = format!("t{}", trace.tensors.len());
         trace.tensors.push(Tensor { name, bytes: Bytes(size << 20), kind });
-        TensorId::new(trace.tensors.len() - 1)
+        trace.tensors.len() - 1
     };
-    let op = |trace: &mut Trace, kind: &str, phase, reads: &[TensorId], writes: &[TensorId]| {
+    let op = |trace: &mut Trace, kind: &str, phase, reads: &[usize], writes: &[usize]| {
         let number = trace.ops.len();
-        trace.ops.push(Op {
-            name: format!("{kind}{number}"),
-            layer: format!("layer{number}"),
-            kind: kind.to_owned(),
-            phase,
-            // As measured: no two blocks take exactly as long.
-            seconds: Seconds(1e-3 * (1.0 + (number * 37 % 11) as f64 * 1e-3)),
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
-            recomputable: phase == Phase::Forward,
-            ..chain_trace(1).ops[0].clone()
-        });
+        // As measured: no two blocks take exactly as long.
+        let seconds = Seconds(1e-3 * (1.0 + (number * 37 % 11) as f64 * 1e-3));
+        let recomputable = phase == Phase::Forward;
+        let op = hand::op(&format!("{kind}{number}"), phase, reads, writes);
+        trace.ops.push(Op { kind: kind.to_owned(), seconds, recomputable, ..op });
     };
     let (map, grad) = (TensorKind::Activation, TensorKind::Gradient);
     let images = tensor(&mut trace, TensorKind::Input, 3);
@@ -132,9 +124,7 @@ fn a_trace_that_is_not_deep_is_not_folded() {
 #[test]
 fn a_copy_fits_and_is_the_same_each_time() {
     let trace = residual(200);
-    let memory = trace.memory();
-    let (floor, peak) = (memory.floor().expect("there are ops").1, memory.peak().expect("there are ops").1);
-    let budget = floor + Bytes((peak - floor).0 / 5);
+    let budget = between(&trace, 1, 5);
     let link = Link::symmetric(BytesPerSecond(2e9));
     let limits = Limits { evaluations: Some(2000), ..Limits::default() };
     let request = PlanRequest { limits, ..PlanRequest::new(budget, link, Policy::Plimsoll) };

@@ -10,15 +10,12 @@ use crate::request::{PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_testing::{chain_trace, random_trace_of};
+use plimsoll_testing::{between, chain_trace, random_trace_of};
 use std::collections::BTreeSet;
 
 /// Passes the game of a trace to a test, halfway between floor and peak.
 fn with_game(trace: &Trace, test: impl FnOnce(&mut Game<'_>, &Graph)) {
-    let memory = trace.memory();
-    let floor = memory.floor().expect("a trace has ops").1;
-    let peak = memory.peak().expect("a trace has ops").1;
-    let budget = Bytes((floor.0 + peak.0) / 2);
+    let budget = between(trace, 1, 2);
     let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(1e3)), Policy::Dqn);
     let pool = budget.0 - trace.resident_bytes.0;
     let case = Case { trace, request: &request, pool, bound: Seconds(0.0), within: Seconds(f64::INFINITY) };
@@ -38,12 +35,8 @@ fn no_node_stands_for_two_actions_and_edges_go_both_ways() {
                 assert!(of.remove.is_none_or(|node| taken.insert(node)), "seed {seed}: {of:?}");
             }
             for node in 0..graph.len() {
-                for other in graph.neighbours(node) {
-                    assert!(
-                        graph.neighbours(*other as usize).contains(&(node as u32)),
-                        "seed {seed}: {node}"
-                    );
-                }
+                let back = |other: &u32| graph.neighbours(*other as usize).contains(&(node as u32));
+                assert!(graph.neighbours(node).iter().all(back), "seed {seed}: {node}");
             }
         });
     }
