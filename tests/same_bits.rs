@@ -1,13 +1,13 @@
 //! A plan changes no bit: parameters, the optimizer's states and running statistics after 20 iterations (5 for the slowest
 //! networks) equal those of keeping everything, under every policy and under random valid schedules, on 1 and 2 compute
-//! threads, with random delays in the streams and a pool full of NaN before every iteration. They also equal those of a program
-//! whose batch normalisations absorb nothing. For bf16 and AdamW see the runtime's tests.
+//! threads, with random delays in the streams and a pool full of NaN before every iteration, in f32 and in bf16. In f32 they
+//! also equal those of a program whose batch normalisations absorb nothing.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
 use plimsoll::ir::program::Program;
 use plimsoll::ir::schedule::{Link, Schedule};
-use plimsoll::ir::{Bytes, BytesPerSecond, Optimizer, Seconds, UpdateRule};
+use plimsoll::ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll::networks::{LowerOptions, ReluStorage, build, lower};
 use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
@@ -25,6 +25,8 @@ struct Case {
     spec: NetworkSpec,
     batch: u64,
     relu: ReluStorage,
+    feature_maps: Float,
+    optimizer: Optimizer,
     fuse: bool,
     iterations: u64,
     /// Number of random schedules besides those of the policies.
@@ -36,6 +38,8 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
         spec: NetworkSpec { name: name.into(), image: [side; 2], channels: 2, classes: 5 },
         batch,
         relu,
+        feature_maps: Float::F32,
+        optimizer: Optimizer::Sgd,
         fuse: true,
         iterations: ITERATIONS,
         random,
@@ -43,10 +47,12 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
 }
 
 fn program(case: &Case, threads: u32) -> Program {
-    let &Case { relu, fuse, .. } = case;
-    let device = CpuOptions { threads, ..CpuOptions::default() };
+    let &Case { relu, feature_maps, optimizer, fuse, .. } = case;
+    let device = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
     let alternatives = |call: &_| device.alternatives(call);
-    let options = LowerOptions { relu, fuse, alternatives: &alternatives, ..LowerOptions::default() };
+    let alternatives = &alternatives;
+    let more = LowerOptions::default();
+    let options = LowerOptions { relu, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -82,18 +88,24 @@ fn train(
     delays: Option<u64>,
 ) -> Checkpoint {
     check_schedule(&program.trace, schedule).expect("a valid schedule");
-    let options = CpuOptions { threads, delays, poison: true, ..CpuOptions::default() };
+    let feature_maps = case.feature_maps;
+    let options = CpuOptions { threads, feature_maps, delays, poison: true, ..CpuOptions::default() };
     let layout = MemoryLayout::of(program, schedule);
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("memory");
     let loaded = executor.load(program, schedule).expect("it loads");
+    let rate = match case.optimizer {
+        Optimizer::Sgd => 0.02,
+        Optimizer::Adamw => 1e-3,
+    };
+    let rate = LearningRateSchedule::constant(rate);
     let network = case.spec.clone();
     let how = TrainingPlan {
         network,
         batch: case.batch,
         virtual_workers: 1,
         seed: 3,
-        rate: LearningRateSchedule::constant(0.02),
-        update: UpdateRule::usual(Optimizer::Sgd),
+        rate,
+        update: UpdateRule::usual(case.optimizer),
         weights: None,
     };
     let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
@@ -123,7 +135,7 @@ fn check_on(case: &Case, threads: u32) {
     let keep = schedule(&program, Policy::Keep).expect("keeping everything fits");
     let kept = bits(&train(case, &program, &keep, threads, None));
     assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
-    if case.fuse {
+    if case.fuse && case.feature_maps == Float::F32 {
         let unfused = Case { spec: case.spec.clone(), fuse: false, ..*case };
         let one_by_one = self::program(&unfused, threads);
         let keep = schedule(&one_by_one, Policy::Keep).expect("keeping everything fits");
@@ -167,6 +179,22 @@ fn batch_norm_that_takes_nothing_over() {
 #[test]
 fn plain_convolutions_and_masks() {
     check(&case("lenet", 16, 8, ReluStorage::Mask, 3));
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn feature_maps_in_bf16() {
+    for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
+        check(&Case { feature_maps: Float::Bf16, ..case });
+    }
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn both_moments_of_adamw() {
+    for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
+        check(&Case { optimizer: Optimizer::Adamw, ..case });
+    }
 }
 
 #[test]

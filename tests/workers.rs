@@ -4,7 +4,6 @@
 use crate::program::{check, checked, command, json, list, number};
 use crate::report::fits_the_schema;
 use crate::study_folder::{by_hand, press_ctrl_c, state, table};
-use plimsoll::ir::{Optimizer, UpdateRule};
 use plimsoll::runtime::Checkpoint;
 use plimsoll::runtime::group::threads;
 use plimsoll::study::data::DataSource;

@@ -244,26 +244,6 @@ pub struct Training {
     /// Samples of an iteration, if it was an update of several batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// Iterations of the last run under the plan of their own draw of stochastic depth, if it had such plans.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drawn: Option<u64>,
-    /// Gradient noise scale at the end, if it could be measured: such an update shows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub noise_scale: Option<NoiseScale>,
-}
-
-/// A measured gradient noise scale: the number of samples at which the noise of an update's gradient is about as large as the
-/// gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoiseScale {
-    /// Noise scale in samples.
-    pub samples: f64,
-    /// Standard error, as a share of the noise scale.
-    pub relative_error: f64,
-    /// Samples over which batch norm normalised, if the network has it: the noise scale differs for other batches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch_norm_over: Option<u64>,
 }
 
 impl Document for Tuning {
@@ -312,10 +292,6 @@ impl Document for Tuning {
                 "workers.scaling".into(),
                 "numbers of workers ascend from 1, and updates take time",
             );
-        }
-        let noise = self.training.and_then(|training| training.noise_scale);
-        if noise.is_some_and(|noise| !(noise.samples > 0.0 && noise.relative_error >= 0.0)) {
-            return fault("training.noise_scale".into(), "it is above 0, and its error no less than 0");
         }
         let ordered = |span: &crate::simulate::Span| {
             span.start.0.is_finite()

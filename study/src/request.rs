@@ -361,15 +361,6 @@ impl RateOptions {
     }
 }
 
-/// Goodput settings: the worth of its samples also decides which update is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GoodputRequest {
-    /// Gradient noise scale, in samples; above 0.
-    pub noise_scale: f64,
-    /// Samples over which batch norm normalised when the scale was measured, if known.
-    pub batch_norm_over: Option<u64>,
-}
-
 /// A task and its tuning.
 #[derive(Clone, Debug, Args)]
 pub struct TuneOptions {
@@ -399,9 +390,6 @@ pub struct TuneRequest {
     pub max_batch: Option<u64>,
     /// Workers that the batch is for; `None` for a single worker.
     pub cluster: Option<ClusterRequest>,
-    /// Noise scale that weighs the samples of an update; no option sets it.
-    #[serde(skip)]
-    pub goodput: Option<GoodputRequest>,
     /// Base point and rule of the learning rate.
     pub rate: RateRequest,
     /// Epochs of the planned training; the warm-up takes at most a tenth of them.
@@ -429,7 +417,6 @@ impl TuneOptions {
         let (min_batch, rate) =
             (self.search.min_batch.unwrap_or(least), self.rate.request(self.task.optimizer)?);
         let (epochs, fresh) = (defaults::<TrainRequest>().epochs, false);
-        let goodput = None;
         Ok(TuneRequest {
             budget,
             search,
@@ -437,7 +424,6 @@ impl TuneOptions {
             min_batch,
             max_batch,
             cluster,
-            goodput,
             rate,
             epochs,
             command,

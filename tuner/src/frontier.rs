@@ -9,7 +9,7 @@
 //! This file deliberately neither plans, which the caller does, nor improves the policies of the papers.
 
 use crate::bound::{lower_bound_within, unbeatable};
-use crate::request::{Outcome, Plan, Error, PlanRequest, Status};
+use crate::request::{Error, Outcome, Plan, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
 

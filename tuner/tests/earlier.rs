@@ -6,7 +6,7 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::trace::Trace;
 use plimsoll_testing::{between, random_trace_of};
-use plimsoll_tuner::{Earlier, Kind, Limits, Plan, PlanRequest, Policy, Witness, plan};
+use plimsoll_tuner::{Earlier, Limits, Plan, PlanRequest, Policy, Witness, plan};
 use std::ops::Range;
 
 /// Returns budgets from the floor to the peak, in quarters.

@@ -40,8 +40,8 @@ use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
 
 use crate::device::{
-    Begun, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
-    Transfer, in_range,
+    Begun, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    in_range,
 };
 use crate::error::Error;
 use beside::Way;

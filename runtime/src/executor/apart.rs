@@ -145,9 +145,8 @@ impl Executor {
 
     /// Replaces the numbers of a part that a running pass has completed.
     pub(crate) fn replace_part(&mut self, part: &Part, numbers: &[f32]) -> Result<(), RuntimeError> {
-        of_regions(&part.regions, numbers).try_for_each(|(region, numbers)| {
-            self.device.write_beside(region.offset, cast_slice(numbers))
-        })
+        of_regions(&part.regions, numbers)
+            .try_for_each(|(region, numbers)| self.device.write_beside(region.offset, cast_slice(numbers)))
     }
 
     /// Begins to sum regions that a running pass has completed over the devices of all workers; each worker's numbers are

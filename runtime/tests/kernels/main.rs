@@ -23,7 +23,7 @@ use harness::{
 };
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
+use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
 use plimsoll_ir::{Optimizer, UpdateRule};
 use reference::wide;
 
@@ -170,22 +170,11 @@ fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
     let moved = |old: &[f32], now: &[f32], factor: f64| -> Vec<f64> {
         old.iter().zip(now).map(|(o, n)| f64::from(*o) * 0.9 + 0.1 * factor * f64::from(*n)).collect()
     };
-    let running = |branch| Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1, branch };
+    let running = Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1 };
     let stats = input(&[mean.clone(), inverse].concat());
     let args = [stats, updated(&old[0]), updated(&old[1])];
     let expected = [moved(&old[0], &mean, 1.0), moved(&old[1], &variance, unbias)];
-    check(&running(None), &args, &[(1, &expected[0]), (2, &expected[1])]);
-    let branch = Branch { probability: 0.5, stream: 4 };
-    let kept = [0, 1].map(|i| wide(&old[i]));
-    let mut drawn = [false; 2];
-    for step in 0..8 {
-        let is_dropped = branch.is_dropped(6 << 32 | 5, step);
-        drawn[usize::from(is_dropped)] = true;
-        let [mean, variance] = if is_dropped { &kept } else { &expected };
-        let args = [&[hyper(5, 6, step)][..], &args].concat();
-        check(&running(Some(branch)), &args, &[(2, mean), (3, variance)]);
-    }
-    assert_eq!(drawn, [true; 2]);
+    check(&running, &args, &[(1, &expected[0]), (2, &expected[1])]);
 
     let x = random.floats(rows as usize * channels);
     let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
@@ -273,13 +262,7 @@ fn a_number_that_is_none_stays_none() {
 #[test]
 fn dropout() {
     for n in LENGTHS {
-        for run in [1, 2, 9, n as u64] {
-            dropout_of(n, 0.3, run, [5, 6, 7, 4]);
-        }
-    }
-    // One draw for all elements: some of these drop everything, some nothing.
-    for step in 0..12 {
-        dropout_of(1001, 0.5, 1001, [5, 6, step, 4]);
+        dropout_of(n, 0.3, [5, 6, 7, 4]);
     }
 }
 
@@ -295,24 +278,23 @@ fn numbers(rule: UpdateRule, rate: f64, step: u32) -> Arg {
     Arg::In(Hyper { seed_low: 1, seed_high: 2, step, update }.to_bytes().to_vec())
 }
 
-fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, stream]: [u32; 4]) {
+fn dropout_of(n: usize, probability: f32, [seed_low, seed_high, step, stream]: [u32; 4]) {
     let hyper = hyper(seed_low, seed_high, step);
     let x = Random::new(1).floats(n);
     let elements = n as u64;
     let seed = u64::from(seed_high) << 32 | u64::from(seed_low);
     let kept: Vec<bool> = (0..n)
         .map(|i| {
-            let drawn = i / run as usize;
-            let word = philox4x32(seed, [(drawn / 4) as u32, 0, step, stream])[drawn % 4];
+            let word = philox4x32(seed, [(i / 4) as u32, 0, step, stream])[i % 4];
             unit_f32(word) >= probability
         })
         .collect();
     let y = reference::dropout(f64::from(probability), &kept, &wide(&x));
     let args = [hyper, input(&x), output(n)];
-    let forward = Call::DropoutForward { elements, probability, stream, run };
+    let forward = Call::DropoutForward { elements, probability, stream };
     check(&forward, &args, &[(2, &y)]);
     check_in_place(&forward, &args, 1, 2);
-    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, run, accumulate };
+    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, accumulate };
     check_accumulate(backward, &args, 2, &y);
     check_in_place(&backward(false), &args, 1, 2);
 }
@@ -551,21 +533,16 @@ fn descent_of(n: usize, seed: u32) {
     let hyper = numbers(UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 }, 0.1, 0);
     let random = &mut Random::new(seed);
     let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
-    for (decay, idle) in [(false, false), (true, false), (false, true), (true, true)] {
+    for decay in [false, true] {
         let moved: Vec<f64> = (0..n)
             .map(|i| {
                 let penalty = if decay { 0.01 * f64::from(p[i]) } else { 0.0 };
-                let gradient = if idle { 0.0 } else { f64::from(g[i]) };
-                0.9 * f64::from(m[i]) + gradient + penalty
+                0.9 * f64::from(m[i]) + f64::from(g[i]) + penalty
             })
             .collect();
         let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
-        let call = Call::Sgd { elements: n as u64, decay, idle };
-        let mut args = vec![hyper.clone(), updated(&p), input(&g), updated(&m)];
-        if idle {
-            args.remove(2);
-        }
-        check(&call, &args, &[(1, &stepped), (args.len() - 1, &moved)]);
+        let args = [hyper.clone(), updated(&p), input(&g), updated(&m)];
+        check(&Call::Sgd { elements: n as u64, decay }, &args, &[(1, &stepped), (3, &moved)]);
     }
 }
 
@@ -579,26 +556,18 @@ fn adam_with_decoupled_decay() {
         let random = &mut Random::new(12);
         let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
         let v: Vec<f32> = random.floats(n).into_iter().map(f32::abs).collect();
-        for idle in [false, true] {
-            let gradient = |i: usize| if idle { 0.0 } else { f64::from(g[i]) };
-            let mean = |beta: f64, old: f32, new: f64| beta * f64::from(old) + (1.0 - beta) * new;
-            let first: Vec<f64> = (0..n).map(|i| mean(beta1, m[i], gradient(i))).collect();
-            let second: Vec<f64> = (0..n).map(|i| mean(beta2, v[i], gradient(i).powi(2))).collect();
-            let t = f64::from(step) + 1.0;
-            let corrected = |beta: f64, moment: f64| moment / (1.0 - beta.powf(t));
-            let stepped = |i: usize| {
-                let step = corrected(beta1, first[i]) / (corrected(beta2, second[i]).sqrt() + epsilon);
-                f64::from(p[i]) * (1.0 - rate * decay) - rate * step
-            };
-            let stepped: Vec<f64> = (0..n).map(stepped).collect();
-            let call = Call::Adamw { elements: n as u64, idle };
-            let mut args = vec![hyper.clone(), updated(&p), input(&g), updated(&m), updated(&v)];
-            if idle {
-                args.remove(2);
-            }
-            let last = args.len() - 1;
-            check(&call, &args, &[(1, &stepped), (last - 1, &first), (last, &second)]);
-        }
+        let mean = |beta: f64, old: f32, new: f64| beta * f64::from(old) + (1.0 - beta) * new;
+        let first: Vec<f64> = (0..n).map(|i| mean(beta1, m[i], f64::from(g[i]))).collect();
+        let second: Vec<f64> = (0..n).map(|i| mean(beta2, v[i], f64::from(g[i]).powi(2))).collect();
+        let t = f64::from(step) + 1.0;
+        let corrected = |beta: f64, moment: f64| moment / (1.0 - beta.powf(t));
+        let stepped = |i: usize| {
+            let step = corrected(beta1, first[i]) / (corrected(beta2, second[i]).sqrt() + epsilon);
+            f64::from(p[i]) * (1.0 - rate * decay) - rate * step
+        };
+        let stepped: Vec<f64> = (0..n).map(stepped).collect();
+        let args = [hyper, updated(&p), input(&g), updated(&m), updated(&v)];
+        check(&Call::Adamw { elements: n as u64 }, &args, &[(1, &stepped), (3, &first), (4, &second)]);
     }
 }
 
@@ -608,7 +577,7 @@ fn nothing_comes_of_nothing_by_adamw() {
     let zeros = [0.0; 5];
     let hyper = numbers(UpdateRule::usual(Optimizer::Adamw), 1e-3, 0);
     let args = [hyper, updated(&zeros), input(&zeros), updated(&zeros), updated(&zeros)];
-    for (by, got) in outcomes(&Call::Adamw { elements: 5, idle: false }, &args) {
+    for (by, got) in outcomes(&Call::Adamw { elements: 5 }, &args) {
         for operand in [1, 3, 4] {
             assert_eq!(floats(&got[operand]), zeros, "{by}");
         }

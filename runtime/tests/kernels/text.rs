@@ -185,8 +185,6 @@ fn calls() -> Vec<Call> {
         Call::BatchNormForward { shape: long, epsilon: 1e-5, then: After::default() },
         Call::BatchNormBackward { shape: long, then: After::default(), accumulate },
         Call::BiasBackward { shape: long, accumulate },
-        Call::Sgd { elements: 100, decay: true, idle: true },
-        Call::Adamw { elements: 100, idle: true },
     ]);
     all
 }

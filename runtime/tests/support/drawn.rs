@@ -2,7 +2,7 @@
 //! without a data set.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
-use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, Extent, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Optimizer, UpdateRule};
@@ -44,7 +44,7 @@ pub fn text() -> Network {
         let q = b.concat("qkv", &[turned?, key?, k])?;
         let a = b.add("a", LayerKind::Attention { heads: 2, kv_heads: 1, causal: true }, &[q])?;
         let o = b.add("o", pixel(8, true), &[a])?;
-        let d = b.add("d", LayerKind::Dropout { probability: 0.3, unit: DropUnit::Batch }, &[o])?;
+        let d = b.add("d", LayerKind::Dropout { probability: 0.3 }, &[o])?;
         let mut rows = vec![b.add("s", LayerKind::Add, &[p, d])?];
         let (mut gates, mut recurrent, mut last) = (None, None, None);
         for step in 0..3 {
@@ -91,7 +91,7 @@ pub fn maps() -> Network {
         let u = b.add("u", LayerKind::ConvTranspose { out_channels: 5, window }, &[g])?;
         let v = b.add("v", LayerKind::Bias { over: Extent::Channels, spare: 0 }, &[u])?;
         let c = b.concat("c", &[r, v])?;
-        let d = b.add("d", LayerKind::Dropout { probability: 0.4, unit: DropUnit::Element }, &[c])?;
+        let d = b.add("d", LayerKind::Dropout { probability: 0.4 }, &[c])?;
         b.add("o", pixel(3, true), &[d])
     })();
     b.finish(made.expect("the shapes agree")).expect("every layer is used")

@@ -86,8 +86,6 @@ impl Tuned {
             test_samples: trained.test.samples,
             peak_bytes: trained.peak,
             global_batch: (trained.global_batch != self.config.batch).then_some(trained.global_batch),
-            drawn: None,
-            noise_scale: None,
         });
         study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])
     }

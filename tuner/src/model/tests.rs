@@ -6,7 +6,7 @@ use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{
     AlternativeSamples, LinkSamples, Machine, OpSamples, ProfileKind, TransferSample,
 };
-use plimsoll_ir::trace::{Alternative, TraceKind};
+use plimsoll_ir::trace::Alternative;
 use plimsoll_testing::hand;
 use proptest::prelude::*;
 

@@ -43,7 +43,7 @@ mod space;
 mod tests;
 
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::{Allow, Outcome, Plan, Error, PlanRequest, Policy, Status, Trick};
+use crate::request::{Allow, Error, Outcome, Plan, PlanRequest, Policy, Status, Trick};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;

@@ -12,7 +12,7 @@ use super::{ACCUDNN, MEMONGER, SAME};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
-use crate::request::{Limits, Error, PlanRequest, Policy};
+use crate::request::{Error, Limits, PlanRequest, Policy};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
