@@ -9,7 +9,7 @@
 //! a state cannot be trained any further, and would replace one that can.
 
 use crate::cpu::allocate_blocks;
-use crate::error::{Kind, RuntimeError};
+use crate::error::{Error, Kind};
 use crate::training_plan::TrainingPlan;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::checksum::{Checksum, Summing};
@@ -112,14 +112,14 @@ pub(crate) fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
 
 impl Checkpoint {
     /// Writes it to a file, whole or not at all; refuses a state with a number that is not finite.
-    pub fn save(&self, path: &Path) -> Result<(), RuntimeError> {
-        let fault = |why: String| RuntimeError::checkpoint(path, why);
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let fault = |why: String| Error::checkpoint(path, why);
         if let Some(region) = self.regions.iter().find(|region| !region.is_finite()) {
             let message = format!(
                 "after {} iterations `{}` holds a number that is not finite; lower the learning rate or lengthen the warm-up",
                 self.progress.step, region.name
             );
-            return Err(RuntimeError::new(Kind::Diverged, message));
+            return Err(Error::new(Kind::Diverged, message));
         }
         let views = self.regions.iter().map(|r| {
             let view = TensorView::new(Dtype::F32, r.shape.clone(), &r.data);
@@ -155,8 +155,8 @@ impl Checkpoint {
     /// # Errors
     ///
     /// The folder cannot be written to, the disk has no room, or files may not be as large.
-    pub fn make_sure(path: &Path, state: Bytes) -> Result<(), RuntimeError> {
-        let fault = |e: io::Error| RuntimeError::checkpoint(path, unwritable(&e));
+    pub fn make_sure(path: &Path, state: Bytes) -> Result<(), Error> {
+        let fault = |e: io::Error| Error::checkpoint(path, unwritable(&e));
         let beside = beside(path).map_err(fault)?;
         let bytes = Bytes(state.0.saturating_add(OVERHEAD.0));
         let made = File::create(&beside).and_then(|file| allocate_blocks(&file, bytes));
@@ -170,8 +170,8 @@ impl Checkpoint {
     /// # Errors
     ///
     /// It is not such a file, does not match its checksum, or holds a number that is not finite.
-    pub fn load(path: &Path) -> Result<Checkpoint, RuntimeError> {
-        let fault = |why: String| RuntimeError::checkpoint(path, why);
+    pub fn load(path: &Path) -> Result<Checkpoint, Error> {
+        let fault = |why: String| Error::checkpoint(path, why);
         let bytes = fs::read(path).map_err(|e| fault(format!("cannot be read: {e}")))?;
         let foreign =
             |e| fault(format!("is no whole safetensors file ({e}); it is cut short or of another kind"));

@@ -8,7 +8,7 @@
 //! Deliberately does not plan, check or order anything. Only this crate's executor can make a [`Launch`] or a [`Transfer`],
 //! from a schedule that was checked; the devices' `unsafe` code relies on that.
 
-pub use crate::error::{DeviceError, MemoryKind};
+pub use crate::error::MemoryKind;
 use crate::error::{Error, Kind};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
@@ -270,17 +270,17 @@ pub trait Device: Send {
     }
 
     /// Reads bytes that no pending command writes.
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         self.read(offset, data)
     }
 
     /// Writes bytes that no pending command touches; commands enqueued later read the new bytes.
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         self.write(offset, data)
     }
 
     /// Enqueues a write on the compute stream.
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         self.write(offset, data)
     }
 

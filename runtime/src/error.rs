@@ -16,12 +16,6 @@ pub struct Error {
     pub message: String,
 }
 
-/// Name of [`Error`] in the trainer and its callers.
-pub type RuntimeError = Error;
-
-/// Name of [`Error`] in devices.
-pub type DeviceError = Error;
-
 /// The caller's possible reaction to an error, with the facts that code matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {

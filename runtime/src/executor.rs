@@ -17,7 +17,7 @@ mod timing;
 
 use crate::cpu::kernels::rounded;
 use crate::device::{Begun, Device, IterationId, MemoryLayout, Room};
-use crate::error::{Kind, RuntimeError};
+use crate::error::{Error, Kind};
 use crate::host::host_slab;
 use crate::state::{Half, StateCopies};
 use crate::waits::crossing_waits;
@@ -137,10 +137,10 @@ struct Input {
 impl Input {
     /// Bytes that the host's data take in the tensor; an error if they exceed it. A tensor's size is rounded up to the
     /// storage alignment.
-    fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
+    fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, Error> {
         let found = Bytes(data.len() as u64 / if self.rounds { 2 } else { 1 });
         let what = format_args!("bytes of the {what} of a batch");
-        RuntimeError::unless(found <= self.bytes, what, self.bytes, found).map(|()| found)
+        Error::unless(found <= self.bytes, what, self.bytes, found).map(|()| found)
     }
 
     /// Writes the host's data in the device's format, in as many bytes as [`Input::fits`] returns.
@@ -176,7 +176,7 @@ impl MemoryLayout {
 
 impl Executor {
     /// Allocates the memory on the device.
-    pub fn new(mut device: Box<dyn Device>, layout: MemoryLayout) -> Result<Executor, RuntimeError> {
+    pub fn new(mut device: Box<dyn Device>, layout: MemoryLayout) -> Result<Executor, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         device.allocate(layout)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl Executor {
     ///
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
-    pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
+    pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, Error> {
         self.load_with(program, schedule, |_| Ok(Vec::new()))
     }
 
@@ -207,22 +207,22 @@ impl Executor {
         &mut self,
         program: &Program,
         schedule: &Schedule,
-        more: impl FnOnce(&Builder) -> Result<Vec<(Iteration, Vec<Step>)>, RuntimeError>,
-    ) -> Result<Loaded, RuntimeError> {
+        more: impl FnOnce(&Builder) -> Result<Vec<(Iteration, Vec<Step>)>, Error>,
+    ) -> Result<Loaded, Error> {
         let places = locate(&program.trace, schedule).map_err(|fault| {
             let message = format!("the schedule is not valid for this program: {fault}");
-            RuntimeError::new(Kind::Verification, message)
+            Error::new(Kind::Verification, message)
         })?;
         check_program(program)?;
         let (stores, precision) = (self.device.stores(program.feature_maps), self.device.facts().precision);
         let found = format_args!("{:?}", program.feature_maps);
-        RuntimeError::unless(stores, "feature maps", format_args!("those of {precision}"), found)?;
+        Error::unless(stores, "feature maps", format_args!("those of {precision}"), found)?;
         check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
         let show =
             |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
         let (fits, what) = (need.union(self.layout) == self.layout, "the executor's memory is too small");
-        RuntimeError::unless(fits, what, show(need), show(self.layout))?;
+        Error::unless(fits, what, show(need), show(self.layout))?;
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
@@ -264,18 +264,18 @@ impl Executor {
 
     /// Checks requirements of kernels that no schedule guarantees: aligned operands, an alternative that this device has,
     /// and the scratch that it needs.
-    fn check_launches(&self, program: &Program, steps: &[Step]) -> Result<(), RuntimeError> {
+    fn check_launches(&self, program: &Program, steps: &[Step]) -> Result<(), Error> {
         for launch in steps.iter().filter_map(Step::launch) {
             let name = &program.trace.ops[launch.op.index()].name;
             let mut addresses = launch.offsets.iter().chain([&launch.workspace]);
             if let Some(odd) = addresses.find(|a| a.0 % STORAGE_ALIGNMENT != 0) {
                 let expected = format!("multiples of {STORAGE_ALIGNMENT} bytes");
-                return Err(RuntimeError::mismatch(format!("addresses of `{name}`"), expected, odd.0));
+                return Err(Error::mismatch(format!("addresses of `{name}`"), expected, odd.0));
             }
             let Some(alternative) = self.device.alternative(&launch.call, launch.alternative) else {
                 let (what, alternatives) =
                     (format!("alternatives of `{name}`"), self.device.alternatives(&launch.call).len());
-                return Err(RuntimeError::mismatch(
+                return Err(Error::mismatch(
                     what,
                     alternatives,
                     format!("number {}", launch.alternative + 1),
@@ -283,18 +283,18 @@ impl Executor {
             };
             let (needed, there) = (alternative.workspace, launch.workspace_bytes);
             let what = format_args!("workspace of `{name}` by `{}`", alternative.name);
-            RuntimeError::unless(there >= needed, what, needed, there)?;
+            Error::unless(there >= needed, what, needed, there)?;
         }
         Ok(())
     }
 
     /// Runs one iteration and waits for its end.
-    pub fn run(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
+    pub fn run(&mut self, loaded: &Loaded) -> Result<(), Error> {
         self.run_as(loaded, Iteration::Plain)
     }
 
     /// Runs one iteration as training does, without timed commands, and waits for its end.
-    pub fn run_whole(&mut self, loaded: &Loaded) -> Result<Whole, RuntimeError> {
+    pub fn run_whole(&mut self, loaded: &Loaded) -> Result<Whole, Error> {
         let before = self.device.waited();
         let begun = Instant::now();
         self.run(loaded)?;
@@ -318,13 +318,13 @@ impl Executor {
     }
 
     /// Waits for the end of the iteration or pass that was started.
-    pub fn finish(&mut self) -> Result<(), RuntimeError> {
+    pub fn finish(&mut self) -> Result<(), Error> {
         self.device.synchronise()
     }
 
     /// Runs one iteration with an event before and after each command, and returns the measured times. Commands that the
     /// device joins to one kernel are timed as that kernel; each gets a share of its time, by the bytes of their operands.
-    pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
+    pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, Error> {
         self.run_as(loaded, Iteration::Timed)?;
         Ok(timing::timeline(&mut *self.device, loaded))
     }
@@ -340,7 +340,7 @@ impl Executor {
     }
 
     /// Runs an iteration for which the program was loaded, or a part of one.
-    pub(crate) fn run_as(&mut self, loaded: &Loaded, iteration: Iteration) -> Result<(), RuntimeError> {
+    pub(crate) fn run_as(&mut self, loaded: &Loaded, iteration: Iteration) -> Result<(), Error> {
         self.start_as(loaded, iteration);
         self.finish()
     }
@@ -361,17 +361,17 @@ impl Executor {
 
     /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
     /// `[batch][length]`); they do not survive an iteration. A program in bf16 gets rounded images.
-    pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
+    pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), Error> {
         self.write_input("images", &loaded.images, data)
     }
 
     /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for a label that does not
     /// count) of the next iteration.
-    pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
+    pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), Error> {
         self.write_input("labels", &loaded.labels, data)
     }
 
-    fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
+    fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), Error> {
         let found = input.fits(what, data)?;
         let mut data = data;
         if input.rounds {
@@ -389,7 +389,7 @@ impl Executor {
     }
 
     /// Runs one iteration as a timed one, and returns the device's health during it instead of times.
-    pub fn run_watched(&mut self, loaded: &Loaded) -> Result<Option<Health>, RuntimeError> {
+    pub fn run_watched(&mut self, loaded: &Loaded) -> Result<Option<Health>, Error> {
         self.start_as(loaded, Iteration::Timed);
         let health = self.device.health();
         self.finish()?;
@@ -399,7 +399,7 @@ impl Executor {
     /// Copies plain host memory (neither pinned nor the slab's) to the start of the pool and back, as inputs are written and
     /// results read; returns the seconds of each direction by the host's clock. Between two iterations the pool's contents
     /// are unused.
-    pub fn time_plain_copies(&mut self, host: &mut [u8]) -> Result<[Seconds; 2], RuntimeError> {
+    pub fn time_plain_copies(&mut self, host: &mut [u8]) -> Result<[Seconds; 2], Error> {
         let begun = Instant::now();
         self.device.write(self.layout.resident, host)?;
         let written = Instant::now();
@@ -408,13 +408,13 @@ impl Executor {
     }
 
     /// Writes a resident region; the data must have the region's length.
-    pub fn write_region(&mut self, region: &Region, data: &[u8]) -> Result<(), RuntimeError> {
+    pub fn write_region(&mut self, region: &Region, data: &[u8]) -> Result<(), Error> {
         same_length(region, data.len())?;
         self.device.write(region.offset, data)
     }
 
     /// Reads a resident region; the data must have the region's length.
-    pub fn read_region(&mut self, region: &Region, data: &mut [u8]) -> Result<(), RuntimeError> {
+    pub fn read_region(&mut self, region: &Region, data: &mut [u8]) -> Result<(), Error> {
         same_length(region, data.len())?;
         self.device.read(region.offset, data)
     }
@@ -422,22 +422,22 @@ impl Executor {
 
 /// Rejects recomputation after the update has begun. Parameters are resident and have no version, so a recomputed op would
 /// use new ones; `trace/1` cannot express that, and no check of a schedule sees it.
-fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), RuntimeError> {
+fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), Error> {
     let mut updating = false;
     for command in &schedule.commands {
         let Command::Compute { op, again, .. } = command else { continue };
         let op = &program.trace.ops[op.index()];
         let what = format_args!("recomputation of `{}`", op.name);
         let expected = "before the first update of a parameter";
-        RuntimeError::unless(!(*again && updating), what, expected, "after it")?;
+        Error::unless(!(*again && updating), what, expected, "after it")?;
         updating |= op.phase == Phase::Update;
     }
     Ok(())
 }
 
-fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
+fn same_length(region: &Region, found: usize) -> Result<(), Error> {
     let (what, bytes) = (format_args!("bytes of region `{}`", region.name), region.bytes().0);
-    RuntimeError::unless(bytes == found as u64, what, bytes, found)
+    Error::unless(bytes == found as u64, what, bytes, found)
 }
 
 impl Loaded {
@@ -503,18 +503,18 @@ fn room_of(steps: &[Step]) -> Room {
 }
 
 /// Checks that kernels and trace agree, and that every operand lies whole in its tensor or among the resident bytes.
-fn check_program(program: &Program) -> Result<(), RuntimeError> {
+fn check_program(program: &Program) -> Result<(), Error> {
     let trace = &program.trace;
     let (kernels, ops) = (program.kernels.len(), trace.ops.len());
-    RuntimeError::unless(kernels == ops, "kernels of the program", ops, kernels)?;
+    Error::unless(kernels == ops, "kernels of the program", ops, kernels)?;
     for region in &program.resident {
         let end = region.offset.0.saturating_add(region.bytes().0);
         let (what, most) = (format_args!("end of region `{}`", region.name), trace.resident_bytes);
-        RuntimeError::unless(end <= most.0, what, most, end)?;
+        Error::unless(end <= most.0, what, most, end)?;
     }
     for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
         let (count, found) = (kernel.call.operands().len(), kernel.operands.len());
-        RuntimeError::unless(found == count, format_args!("operands of `{}`", op.name), count, found)?;
+        Error::unless(found == count, format_args!("operands of `{}`", op.name), count, found)?;
         for (i, (operand, spec)) in kernel.specified().enumerate() {
             let OperandSpec { access, .. } = spec;
             let bytes = spec.bytes_in(program.feature_maps);
@@ -524,12 +524,12 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
                     let told = (!access.reads() || op.reads.contains(&tensor))
                         && (!access.writes() || op.writes.contains(&tensor));
                     let what = format_args!("operand {i} of `{}` in its op's reads and writes", op.name);
-                    RuntimeError::unless(told, what, format_args!("{access:?}"), tensor)?;
+                    Error::unless(told, what, format_args!("{access:?}"), tensor)?;
                     trace.tensors[tensor.index()].bytes
                 }
             };
             let what = format_args!("bytes of operand {i} of `{}`", op.name);
-            RuntimeError::unless(bytes <= room, what, bytes, room)?;
+            Error::unless(bytes <= room, what, bytes, room)?;
         }
     }
     Ok(())

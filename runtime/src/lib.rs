@@ -29,7 +29,7 @@ pub use cuda::{CudaDevice, CudaOptions};
 pub use device::{
     Begun, Collective, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };
-pub use error::{DeviceError, Error, Instead, Kind, MemoryKind, RuntimeError};
+pub use error::{Error, Instead, Kind, MemoryKind};
 pub use executor::{Executor, Loaded, Whole};
 pub use group::{Group, GroupError, GroupFacts};
 pub use host::{HostSlab, host_slab};

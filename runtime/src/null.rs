@@ -5,9 +5,9 @@
 //! same order. Reads return zeros.
 
 use crate::device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
-    in_range,
+    Begun, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer, in_range,
 };
+use crate::error::Error;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Float, Precision, Seconds};
@@ -57,12 +57,12 @@ impl Device for Null {
         self.alternatives(call).pop()
     }
 
-    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), Error> {
         self.memory = memory;
         Ok(())
     }
 
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+    fn reserve(&mut self, room: Room) -> Result<(), Error> {
         self.events = vec![Seconds::ZERO; room.events as usize];
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Device for Null {
         *clock = clock.max(self.events[event.0 as usize]);
     }
 
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
+    fn synchronise(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -101,16 +101,16 @@ impl Device for Null {
         self.clocks.iter().copied().reduce(Seconds::max)
     }
 
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.device())
     }
 
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         data.fill(0);
         in_range(offset, Bytes(data.len() as u64), self.memory.device())
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error> {
         in_range(offset, bytes, self.memory.on_host())?;
         self.zeros.clear();
         self.zeros.resize(bytes.0 as usize, 0);

@@ -23,7 +23,7 @@ mod weights;
 use crate::checkpoint::DataName;
 use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
-use crate::error::{Kind, RuntimeError};
+use crate::error::{Error, Kind};
 use crate::executor::{Executor, Iteration, Loaded};
 use crate::group::Group;
 use crate::state::Half;
@@ -168,7 +168,7 @@ struct Copied {
 struct Metrics([f32; 3]);
 
 impl Metrics {
-    fn read(from: impl FnOnce(&mut [u8]) -> Result<(), RuntimeError>) -> Result<Metrics, RuntimeError> {
+    fn read(from: impl FnOnce(&mut [u8]) -> Result<(), Error>) -> Result<Metrics, Error> {
         let mut numbers = [0.0; 3];
         from(cast_slice_mut(&mut numbers))?;
         Ok(Metrics(numbers))
@@ -203,9 +203,9 @@ impl Trainer {
         train: Loaded,
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
-    ) -> Result<Trainer, RuntimeError> {
+    ) -> Result<Trainer, Error> {
         let (what, workers) = ("virtual workers of a plain training", plan.virtual_workers);
-        RuntimeError::unless(workers == 1, what, 1, workers)?;
+        Error::unless(workers == 1, what, 1, workers)?;
         Trainer::with(executor, train, evaluate, plan, None)
     }
 
@@ -225,7 +225,7 @@ impl Trainer {
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
         group: Box<dyn Group>,
-    ) -> Result<Trainer, RuntimeError> {
+    ) -> Result<Trainer, Error> {
         let share = Share::new(group, &mut executor, &train, &plan)?;
         Trainer::with(executor, train, evaluate, plan, Some(Box::new(share)))
     }
@@ -236,15 +236,15 @@ impl Trainer {
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
         share: Option<Box<Share>>,
-    ) -> Result<Trainer, RuntimeError> {
+    ) -> Result<Trainer, Error> {
         let batch = train.batch();
-        RuntimeError::unless(plan.batch == batch, "batch of the training plan", batch, plan.batch)?;
+        Error::unless(plan.batch == batch, "batch of the training plan", batch, plan.batch)?;
         let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
-        RuntimeError::unless(states == planned, "optimizer of the training plan", states, planned)?;
+        Error::unless(states == planned, "optimizer of the training plan", states, planned)?;
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {
             let found = format!("{} regions of another network", evaluate.resident().len());
             let (what, expected) = ("resident part of the evaluation", train.resident().len());
-            return Err(RuntimeError::mismatch(what, expected, found));
+            return Err(Error::mismatch(what, expected, found));
         }
         let mut trainer = Trainer {
             executor,
@@ -304,7 +304,7 @@ impl Trainer {
         samples as u64 / self.plan.samples_of_update()
     }
 
-    fn initialise(&mut self) -> Result<(), RuntimeError> {
+    fn initialise(&mut self) -> Result<(), Error> {
         for (number, region) in (0..).zip(self.train.resident()) {
             let mut values = vec![0.0; region.elements() as usize];
             match region.role {
@@ -320,35 +320,35 @@ impl Trainer {
     }
 
     /// Checks that a data set fits the network, and that it is the one that training began with.
-    fn accept(&mut self, data: &dyn Dataset) -> Result<u64, RuntimeError> {
+    fn accept(&mut self, data: &dyn Dataset) -> Result<u64, Error> {
         self.check_shape(data)?;
         let per_epoch = self.iterations_per_epoch(data.len());
         let expected = format_args!("at most the {} samples of {}", data.len(), data.name());
-        RuntimeError::unless(per_epoch > 0, "batch", expected, self.plan.samples_of_update())?;
+        Error::unless(per_epoch > 0, "batch", expected, self.plan.samples_of_update())?;
         let name = DataName { name: data.name().to_owned(), samples: data.len() as u64 };
         if let Some((begun, _)) = self.data.as_ref().filter(|(begun, _)| *begun != name) {
             let show = |d: &DataName| format!("{} ({} samples)", d.name, d.samples);
-            return Err(RuntimeError::mismatch("data set to go on with", show(begun), show(&name)));
+            return Err(Error::mismatch("data set to go on with", show(begun), show(&name)));
         }
         self.data = Some((name, per_epoch));
         Ok(per_epoch)
     }
 
-    fn check_shape(&self, data: &dyn Dataset) -> Result<(), RuntimeError> {
+    fn check_shape(&self, data: &dyn Dataset) -> Result<(), Error> {
         let NetworkSpec { image: [height, width], channels, classes, name } = &self.plan.network;
         let expected = Shape { height: *height, width: *width, channels: *channels };
         let (image, of, tokens) = (data.image(), data.name(), data.holds_tokens());
-        RuntimeError::unless(image == expected, format_args!("images of {of} for {name}"), expected, image)?;
+        Error::unless(image == expected, format_args!("images of {of} for {name}"), expected, image)?;
         let (found, what) = (data.classes(), format_args!("classes of {of} for {name}"));
-        RuntimeError::unless(found <= *classes, what, format_args!("at most {classes}"), found)?;
+        Error::unless(found <= *classes, what, format_args!("at most {classes}"), found)?;
         let kind = |tokens| if tokens { "texts" } else { "images" };
         let (takes, what) =
             (self.train.program().vocabulary().is_some(), format_args!("samples of {of} for {name}"));
-        RuntimeError::unless(tokens == takes, what, kind(takes), kind(tokens))?;
+        Error::unless(tokens == takes, what, kind(takes), kind(tokens))?;
         let (each, found) = (self.train.program().label_count() / self.train.batch(), data.labels());
         let what = format_args!("labels of a sample of {of} for {name}");
-        RuntimeError::unless(found as u64 == each, what, each, found)?;
-        RuntimeError::unless(!data.is_empty(), format_args!("samples of {of}"), "at least 1", 0)
+        Error::unless(found as u64 == each, what, each, found)?;
+        Error::unless(!data.is_empty(), format_args!("samples of {of}"), "at least 1", 0)
     }
 
     /// Trains until `until` iterations are done in all, counted from the start of training.
@@ -363,7 +363,7 @@ impl Trainer {
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
-    ) -> Result<Outcome, RuntimeError> {
+    ) -> Result<Outcome, Error> {
         let per_epoch = self.accept(data)?;
         let mut feed = self.feed.take().unwrap_or_else(|| Feed::new(data, &self.plan));
         let mut source = Source { feed: &mut feed, data, per_epoch };
@@ -385,7 +385,7 @@ impl Trainer {
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
-    ) -> Result<Outcome, RuntimeError> {
+    ) -> Result<Outcome, Error> {
         let mut last_end = Instant::now();
         // Ended on the device, but not copied yet.
         let mut ended: Option<Observation> = None;
@@ -470,7 +470,7 @@ impl Trainer {
     }
 
     /// Puts an input into a slot, unless it is already there.
-    fn fill(&mut self, source: &mut Source<'_>, slot: Half, place: Place) -> Result<(), RuntimeError> {
+    fn fill(&mut self, source: &mut Source<'_>, slot: Half, place: Place) -> Result<(), Error> {
         if self.filled == Some((slot, place)) {
             return Ok(());
         }
@@ -489,7 +489,7 @@ impl Trainer {
         source: &mut Source<'_>,
         next: Place,
         copied_to: Option<Half>,
-    ) -> Result<Option<Half>, RuntimeError> {
+    ) -> Result<Option<Half>, Error> {
         if !self.train.feeds() {
             return Ok(None);
         }
@@ -508,7 +508,7 @@ impl Trainer {
         source: &mut Source<'_>,
         slot: Option<Half>,
         [next, after]: [Place; 2],
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let read = match slot {
             Some(slot) => self.fill(source, slot.next(), after),
             None => source.batch_of(next).map(drop),
@@ -525,7 +525,7 @@ impl Trainer {
     }
 
     /// Runs the next training iteration, and returns the measured start and end of every command.
-    pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
+    pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, Error> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
         self.fed = None;
@@ -538,7 +538,7 @@ impl Trainer {
     }
 
     /// Runs the network forward over a whole set; changes nothing.
-    pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, RuntimeError> {
+    pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, Error> {
         let whole = self.evaluate_until(data, &|| false)?;
         Ok(whole.expect("nobody stopped it"))
     }
@@ -550,11 +550,11 @@ impl Trainer {
         &mut self,
         data: &dyn Dataset,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Option<Evaluation>, RuntimeError> {
+    ) -> Result<Option<Evaluation>, Error> {
         self.check_shape(data)?;
         let Some(evaluate) = &self.evaluate else {
             let (what, expected) = ("programs of the trainer", "one for evaluation");
-            return Err(RuntimeError::mismatch(what, expected, "only training"));
+            return Err(Error::mismatch(what, expected, "only training"));
         };
         // Its input uses the same memory.
         self.fed = None;
@@ -575,7 +575,7 @@ impl Trainer {
         let [loss, correct, labels] = sums(&results);
         let loss = loss / labels;
         if !loss.is_finite() {
-            return Err(RuntimeError::diverged(self.step, loss as f32));
+            return Err(Error::diverged(self.step, loss as f32));
         }
         let (correct, labels, samples) = (correct as u64, labels as u64, data.len() as u64);
         Ok(Some(Evaluation { loss, correct, labels, samples }))
@@ -589,7 +589,7 @@ impl Trainer {
         place: Place,
         learning_rate: f64,
         seed: u64,
-    ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
+    ) -> Result<[u8; Hyper::BYTES], Error> {
         if self.fed.take() != Some(place) {
             let batch = source.batch_of(place)?;
             self.executor.write_images(&self.train, batch.images())?;
@@ -610,7 +610,7 @@ impl Trainer {
         hyper.to_bytes()
     }
 
-    fn metrics(&mut self) -> Result<Metrics, RuntimeError> {
+    fn metrics(&mut self) -> Result<Metrics, Error> {
         Metrics::read(|bytes| self.executor.read_region(self.train.metrics(), bytes))
     }
 }

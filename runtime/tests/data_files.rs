@@ -2,7 +2,7 @@
 
 use image::{ColorType, ImageFormat, save_buffer_with_format};
 use plimsoll_ir::network::Shape;
-use plimsoll_runtime::RuntimeError;
+use plimsoll_runtime::Error;
 use plimsoll_runtime::data::{Dataset, Input, Split, cifar10, image_folder, mnist, text_file, token_file};
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(folder.join(name), bytes).expect("a temporary folder can be written");
 }
 
-fn fails(outcome: Result<Split, RuntimeError>, expected: &[&str]) {
+fn fails(outcome: Result<Split, Error>, expected: &[&str]) {
     let error = outcome.err().expect("the files are not whole").to_string();
     for part in expected {
         assert!(error.contains(part), "`{error}` does not say `{part}`");

@@ -5,9 +5,7 @@ use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule, Stream};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Alternative;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_runtime::{
-    Cpu, CpuOptions, Executor, HostMemory, Kind, MemoryLayout, Null, RuntimeError, host_slab,
-};
+use plimsoll_runtime::{Cpu, CpuOptions, Error, Executor, HostMemory, Kind, MemoryLayout, Null, host_slab};
 use plimsoll_testing::{Random, random_schedule};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -156,7 +154,7 @@ fn a_kernel_that_panics_is_an_error_and_no_hang() {
     }
 }
 
-fn with_host(path: &Path, host: u64) -> Result<Executor, RuntimeError> {
+fn with_host(path: &Path, host: u64) -> Result<Executor, Error> {
     let options = CpuOptions { host: HostMemory::File(path.to_owned()), ..CpuOptions::default() };
     let layout =
         MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host), ..MemoryLayout::default() };
@@ -199,7 +197,7 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
 fn more_memory_than_the_machine_has_is_refused() {
     let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), ..MemoryLayout::default() };
     match Executor::new(Box::new(cpu()), layout) {
-        Err(RuntimeError { kind: Kind::OutOfMemory { needed, .. }, .. }) => {
+        Err(Error { kind: Kind::OutOfMemory { needed, .. }, .. }) => {
             assert_eq!(needed, Bytes(1 << 60));
         }
         other => panic!("{:?}", other.map(|_| "allocated")),

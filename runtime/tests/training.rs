@@ -10,7 +10,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, UpdateRule};
 use plimsoll_networks::Builder;
 use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
-use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer, TrainingPlan};
+use plimsoll_runtime::{Checkpoint, CpuOptions, Error, Outcome, Trainer, TrainingPlan};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
@@ -176,7 +176,7 @@ fn a_plan_and_a_checkpoint_of_another_optimizer_are_refused() {
     fails(adamw.resume(&saved, Path::new("a state")), expected);
 }
 
-fn fails(outcome: Result<impl Sized, RuntimeError>, expected: &str) {
+fn fails(outcome: Result<impl Sized, Error>, expected: &str) {
     let error = outcome.err().expect(expected).to_string();
     assert!(error.contains(expected), "`{error}` does not say `{expected}`");
 }

@@ -14,8 +14,8 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::{
-    Checkpoint, Cpu, CpuOptions, Executor, Kind, LearningRateSchedule, MemoryLayout, Observation, Outcome,
-    RuntimeError, Trainer, TrainingPlan,
+    Checkpoint, Cpu, CpuOptions, Error, Executor, Kind, LearningRateSchedule, MemoryLayout, Observation,
+    Outcome, Trainer, TrainingPlan,
 };
 use plimsoll_tuner::{PlanRequest, Policy};
 use std::path::Path;
@@ -37,7 +37,7 @@ fn worker(
     plan: TrainingPlan,
     scheduler: Scheduler,
     group: Box<dyn Group>,
-) -> Result<Trainer, RuntimeError> {
+) -> Result<Trainer, Error> {
     let program = training_by(plan.update.optimizer(), network, plan.batch);
     worker_of(&program, plan, scheduler, group)
 }
@@ -48,7 +48,7 @@ fn worker_of(
     plan: TrainingPlan,
     scheduler: Scheduler,
     group: Box<dyn Group>,
-) -> Result<Trainer, RuntimeError> {
+) -> Result<Trainer, Error> {
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
     let feeds = group.facts().rank.is_multiple_of(2);
@@ -304,15 +304,15 @@ fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
 fn ends(
     workers: usize,
     plan_of: impl Fn(usize) -> TrainingPlan + Sync,
-    work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
-) -> Vec<Result<(), RuntimeError>> {
+    work: impl Fn(usize, Trainer) -> Result<(), Error> + Sync,
+) -> Vec<Result<(), Error>> {
     let network = everything();
     on_workers(workers, |rank, group| work(rank, worker(&network, plan_of(rank), &keep, group)?))
 }
 
 /// Checks that three workers, of whom worker 2 has data of this seed, train nothing, and that all report the reason.
 fn all_say(
-    worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync,
+    worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, Error> + Sync,
     seed: u64,
     expected: &str,
 ) {
@@ -379,7 +379,7 @@ fn whatever_ends_one_worker_ends_all() {
     );
     assert!(ended[1].is_ok());
     for rank in [0, 2] {
-        let lost = |error: &RuntimeError| matches!(error.kind, Kind::Group(GroupError::Lost { .. }));
+        let lost = |error: &Error| matches!(error.kind, Kind::Group(GroupError::Lost { .. }));
         assert!(ended[rank].as_ref().is_err_and(lost), "{:?}", ended[rank]);
     }
 }
@@ -496,7 +496,7 @@ fn leave_and_go_on(leaving: &[usize]) {
 #[test]
 fn what_cannot_be_shared_is_refused() {
     let network = zoo("mlp");
-    let says = |result: Result<Trainer, RuntimeError>, expected: &str| {
+    let says = |result: Result<Trainer, Error>, expected: &str| {
         let words = result.err().expect("it is refused").to_string();
         assert!(words.contains(expected), "`{expected}` in: {words}");
     };

@@ -9,7 +9,8 @@
 //! same bytes at once.
 
 use super::system::{allocate_blocks, available_bytes, machine_bytes};
-use crate::device::{DeviceError, MemoryKind, MemoryLayout};
+use crate::device::{MemoryKind, MemoryLayout};
+use crate::error::Error;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use plimsoll_ir::Bytes;
 use std::fs::OpenOptions;
@@ -65,12 +66,12 @@ impl Memory {
     }
 
     /// Zeroed memory of exactly these sizes, 4096-aligned.
-    pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
+    pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, Error> {
         let on_host = if *host == HostMemory::Anonymous { layout.on_host() } else { Bytes::ZERO };
         if let Some(available) = available_bytes() {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
-                return Err(DeviceError::out_of_memory(MemoryKind::DeviceAndHost, needed, available, &[]));
+                return Err(Error::out_of_memory(MemoryKind::DeviceAndHost, needed, available, &[]));
             }
         }
         let device = anonymous(layout.device(), MemoryKind::Device)?;
@@ -114,8 +115,8 @@ impl Memory {
 const PAGE: usize = 4096;
 
 /// Anonymous memory with all its pages in memory.
-fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
-    let short = || DeviceError::out_of_memory(what, bytes, machine_bytes().unwrap_or_default(), &[]);
+fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, Error> {
+    let short = || Error::out_of_memory(what, bytes, machine_bytes().unwrap_or_default(), &[]);
     if bytes == Bytes::ZERO {
         return Ok(Region::empty());
     }
@@ -145,10 +146,10 @@ fn what_to_do(error: &std::io::Error) -> String {
 }
 
 /// A file of exactly this length, all of its blocks allocated.
-fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
+fn file(path: &Path, bytes: Bytes) -> Result<Region, Error> {
     let fault = |error: &std::io::Error| {
         let why = what_to_do(error);
-        DeviceError::device(format!("the host file `{}` cannot hold {bytes}: {why}", path.display()))
+        Error::device(format!("the host file `{}` cannot hold {bytes}: {why}", path.display()))
     };
     let options = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = options.map_err(|e| fault(&e))?;

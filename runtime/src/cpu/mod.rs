@@ -24,9 +24,9 @@ pub(crate) use system::pinnable_bytes;
 pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
-    in_range,
+    Begun, Device, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer, in_range,
 };
+use crate::error::Error;
 use memory::Memory;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
@@ -127,7 +127,7 @@ impl Device for Cpu {
         self.options.alternatives(call)
     }
 
-    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
+    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), Error> {
         self.streams = None;
         self.memory = Arc::new(Memory::empty());
         self.memory = Arc::new(Memory::new(layout, &self.options.host)?);
@@ -136,7 +136,7 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+    fn reserve(&mut self, room: Room) -> Result<(), Error> {
         self.streams = None;
         self.streams = Some(Streams::start(&self.options, &self.memory, room)?);
         Ok(())
@@ -167,7 +167,7 @@ impl Device for Cpu {
         self.streams().submit();
     }
 
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
+    fn synchronise(&mut self) -> Result<(), Error> {
         let outcome = self.streams().synchronise();
         self.poison();
         outcome
@@ -181,17 +181,17 @@ impl Device for Cpu {
         self.streams.as_ref()?.waited()
     }
 
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         self.streams().wait_until_idle();
         self.write_beside(offset, data)
     }
 
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         self.streams().wait_until_idle();
         self.read_beside(offset, data)
     }
 
-    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, Error> {
         let has_happened = self.streams().has_happened(event);
         if has_happened {
             // No command after the event writes it.
@@ -204,14 +204,14 @@ impl Device for Cpu {
         true
     }
 
-    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         // SAFETY: the range was checked, and no pending command writes it.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 
-    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         // SAFETY: the range was checked, and no enqueued command touches it; the queues' mutexes carry it to the threads
         // together with later commands.
@@ -219,13 +219,13 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.streams().push(Stream::Compute, Task::Write(offset, data.into()));
         Ok(())
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error> {
         in_range(offset, bytes, self.memory.layout().on_host())?;
         if bytes == Bytes::ZERO {
             return Ok(&mut []);

@@ -12,7 +12,8 @@ use super::kernels::{self, Threads};
 use super::link::{self, Pace, Shared as SharedLink};
 use super::memory::Memory;
 use super::waited::{Waited, own_counter};
-use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
+use crate::device::{EventId, Launch, Room, Transfer, in_range};
+use crate::error::Error;
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, Seconds};
@@ -57,7 +58,7 @@ struct Common {
     /// Number of the running iteration, from 1.
     iteration: AtomicU64,
     failed: AtomicBool,
-    failure: Mutex<Option<DeviceError>>,
+    failure: Mutex<Option<Error>>,
     link: SharedLink,
     /// Waiting times of the compute threads, once they run.
     waited: OnceLock<Waited>,
@@ -120,11 +121,7 @@ impl Queue {
 }
 
 impl Streams {
-    pub(super) fn start(
-        options: &CpuOptions,
-        memory: &Arc<Memory>,
-        room: Room,
-    ) -> Result<Streams, DeviceError> {
+    pub(super) fn start(options: &CpuOptions, memory: &Arc<Memory>, room: Room) -> Result<Streams, Error> {
         let common = Arc::new(Common {
             memory: Arc::clone(memory),
             events: Events::new(room.events),
@@ -141,7 +138,7 @@ impl Streams {
         for stream in Stream::ALL {
             let worker = Worker::new(stream, options, Arc::clone(&streams.common))?;
             let builder = std::thread::Builder::new().name(format!("plimsoll-{stream:?}").to_lowercase());
-            let failed = |error| DeviceError::failed(stream, "starting its thread", error);
+            let failed = |error| Error::failed(stream, "starting its thread", error);
             let thread = builder.spawn(move || worker.work()).map_err(failed)?;
             streams.threads.push(thread);
         }
@@ -167,7 +164,7 @@ impl Streams {
         self.common.iteration.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn synchronise(&mut self) -> Result<(), DeviceError> {
+    pub(super) fn synchronise(&mut self) -> Result<(), Error> {
         self.submit();
         self.wait_until_idle();
         lock(&self.common.failure).take().map_or(Ok(()), Err)
@@ -223,12 +220,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Result<Worker, DeviceError> {
+    fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Result<Worker, Error> {
         let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
         let link = options.link.filter(|_| stream != Stream::Compute);
         let pace = link.map(|link| Pace::new(link, stream, options.hurry.clone()));
         let starting = format!("starting {count} compute threads");
-        let threads = Threads::new(count).map_err(|error| DeviceError::failed(stream, &starting, error))?;
+        let threads = Threads::new(count).map_err(|error| Error::failed(stream, &starting, error))?;
         let &CpuOptions { delays, feature_maps, .. } = options;
         Ok(Worker { stream, common, threads, pace, delays, feature_maps, done: 0 })
     }
@@ -306,7 +303,7 @@ impl Worker {
             }
         }));
         if let Err(panic) = outcome {
-            self.fail(DeviceError::failed(self.stream, launch.call.name(), message_of(&*panic)));
+            self.fail(Error::failed(self.stream, launch.call.name(), message_of(&*panic)));
         }
     }
 
@@ -334,7 +331,7 @@ impl Worker {
         }
     }
 
-    fn fail(&self, error: DeviceError) {
+    fn fail(&self, error: Error) {
         lock(&self.common.failure).get_or_insert(error);
         self.common.failed.store(true, Ordering::Relaxed);
     }

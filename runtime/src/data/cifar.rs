@@ -3,7 +3,7 @@
 
 use super::images::Samples;
 use super::{Images, Split, whole_file};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::network::Shape;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const PIXELS: usize = 32 * 32;
 const RECORD: usize = 1 + 3 * PIXELS;
 
 /// Reads `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a folder; 32x32x3 in 10 classes.
-pub fn cifar10(folder: &Path) -> Result<Split, RuntimeError> {
+pub fn cifar10(folder: &Path) -> Result<Split, Error> {
     let (mut train, mut test) = (Samples::default(), Samples::default());
     for number in 1..=5 {
         records(&folder.join(format!("data_batch_{number}.bin")), &mut train)?;
@@ -20,8 +20,8 @@ pub fn cifar10(folder: &Path) -> Result<Split, RuntimeError> {
     Ok(Images::split("cifar10", Shape { height: 32, width: 32, channels: 3 }, 10, train, test))
 }
 
-fn records(path: &Path, samples: &mut Samples) -> Result<(), RuntimeError> {
-    let fault = |why: String| Err(RuntimeError::data(path, why));
+fn records(path: &Path, samples: &mut Samples) -> Result<(), Error> {
+    let fault = |why: String| Err(Error::data(path, why));
     let file = whole_file(path, "a file of CIFAR-10's binary version")?;
     if file.len() % RECORD != 0 {
         let whole = file.len() / RECORD;

@@ -12,7 +12,7 @@
 
 use super::images::{Sums, normalise};
 use super::{Dataset, Input, Split};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageReader};
 use plimsoll_ir::checksum::{Checksum, Summing};
@@ -61,10 +61,10 @@ struct Found {
 /// # Errors
 ///
 /// The folder does not have this structure, or an image of the sample cannot be decoded.
-pub fn image_folder(folder: &Path, image: Shape) -> Result<Split, RuntimeError> {
+pub fn image_folder(folder: &Path, image: Shape) -> Result<Split, Error> {
     if !matches!(image.channels, 1 | 3) {
         let expected = "1 (grey) or 3 (red, green, blue)";
-        return Err(RuntimeError::mismatch("channels of a folder of images", expected, image.channels));
+        return Err(Error::mismatch("channels of a folder of images", expected, image.channels));
     }
     let there = visible(folder)?;
     let part = |name: &str| Some(folder.join(name)).filter(|path| path.is_dir());
@@ -103,8 +103,8 @@ pub fn image_folder(folder: &Path, image: Shape) -> Result<Split, RuntimeError> 
     Ok(Split { train: Box::new(train), test: Box::new(test) })
 }
 
-fn fault(path: &Path, why: impl Into<String>) -> RuntimeError {
-    RuntimeError::data(path, why.into())
+fn fault(path: &Path, why: impl Into<String>) -> Error {
+    Error::data(path, why.into())
 }
 
 /// Path of a file relative to a folder.
@@ -116,7 +116,7 @@ fn within<'a>(folder: &Path, file: &'a Path) -> &'a Path {
 type Parts = (Vec<OsString>, [Vec<Found>; 2]);
 
 /// Reads a folder for each part.
-fn in_parts(train: &Path, test: &Path) -> Result<Parts, RuntimeError> {
+fn in_parts(train: &Path, test: &Path) -> Result<Parts, Error> {
     let (mut names, mut parts) = (Vec::new(), [Vec::new(), Vec::new()]);
     for (name, files) in classes_of(train)? {
         parts[0].extend(files.into_iter().map(|found| Found { class: names.len() as u32, ..found }));
@@ -134,7 +134,7 @@ fn in_parts(train: &Path, test: &Path) -> Result<Parts, RuntimeError> {
 }
 
 /// Reads a folder that holds the class folders themselves.
-fn in_one(folder: &Path) -> Result<Parts, RuntimeError> {
+fn in_one(folder: &Path) -> Result<Parts, Error> {
     let (mut names, [mut train, mut test]) = (Vec::new(), [Vec::new(), Vec::new()]);
     for (name, files) in classes_of(folder)? {
         for (number, found) in (1..).zip(files) {
@@ -154,7 +154,7 @@ fn in_one(folder: &Path) -> Result<Parts, RuntimeError> {
 }
 
 /// Classes of a part in the order of their names, with their images in the order of their paths.
-fn classes_of(part: &Path) -> Result<Vec<(OsString, Vec<Found>)>, RuntimeError> {
+fn classes_of(part: &Path) -> Result<Vec<(OsString, Vec<Found>)>, Error> {
     let mut classes = Vec::new();
     for path in visible(part)? {
         if !metadata(&path)?.is_dir() {
@@ -175,7 +175,7 @@ fn classes_of(part: &Path) -> Result<Vec<(OsString, Vec<Found>)>, RuntimeError> 
 }
 
 /// Finds the images in a folder and its subfolders; `above` holds its parent folders.
-fn find(folder: &Path, above: &mut Vec<PathBuf>, found: &mut Vec<Found>) -> Result<(), RuntimeError> {
+fn find(folder: &Path, above: &mut Vec<PathBuf>, found: &mut Vec<Found>) -> Result<(), Error> {
     let whole = folder.canonicalize().map_err(|error| fault(folder, error.to_string()))?;
     if above.contains(&whole) {
         return Err(fault(folder, "is a link to a folder that it lies in; take it out"));
@@ -199,7 +199,7 @@ fn find(folder: &Path, above: &mut Vec<PathBuf>, found: &mut Vec<Found>) -> Resu
 }
 
 /// Entries of a folder in the order of their names, without hidden ones.
-fn visible(folder: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
+fn visible(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |error: std::io::Error| {
         fault(folder, format!("{error}; expected a folder of JPEG or PNG files for each class"))
     };
@@ -215,7 +215,7 @@ fn visible(folder: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
 }
 
 /// Metadata of a path; follows links.
-fn metadata(path: &Path) -> Result<Metadata, RuntimeError> {
+fn metadata(path: &Path) -> Result<Metadata, Error> {
     std::fs::metadata(path).map_err(|error| {
         let link = if path.is_symlink() { " (it is a link)" } else { "" };
         fault(path, format!("cannot be read{link}: {error}; mend it, or take it out"))
@@ -234,7 +234,7 @@ fn digest(folder: &Path, parts: [&[Found]; 2]) -> Checksum {
 }
 
 /// An image of a file as bytes `[height][width][channels]`.
-fn decoded(path: &Path, image: Shape) -> Result<Vec<u8>, RuntimeError> {
+fn decoded(path: &Path, image: Shape) -> Result<Vec<u8>, Error> {
     let bytes = std::fs::read(path).map_err(|error| fault(path, error.to_string()))?;
     let failed = |why: String| {
         fault(path, format!("cannot be decoded: {why}; put a whole JPEG or PNG in its place, or take it out"))
@@ -290,12 +290,12 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
 }
 
 impl ImageFolder {
-    fn decoded(&self, index: usize) -> Result<Vec<u8>, RuntimeError> {
+    fn decoded(&self, index: usize) -> Result<Vec<u8>, Error> {
         decoded(&self.folder.join(&self.files[index].0), self.image)
     }
 
     /// Mean and 1 / standard deviation of each channel of the sample.
-    fn sampled_scales(&self) -> Result<Vec<(f32, f32)>, RuntimeError> {
+    fn sampled_scales(&self) -> Result<Vec<(f32, f32)>, Error> {
         let count = SAMPLED.min(self.files.len());
         let sums_of = |number: usize| {
             let mut sums = Sums::new(self.image.channels);
@@ -305,7 +305,7 @@ impl ImageFolder {
         let each: Vec<_> = self.threads.install(|| (0..count).into_par_iter().map(sums_of).collect());
         let mut all = Sums::new(self.image.channels);
         // The first image that cannot be decoded is reported.
-        each.into_iter().try_for_each(|sums: Result<Sums, RuntimeError>| sums.map(|sums| all.join(&sums)))?;
+        each.into_iter().try_for_each(|sums: Result<Sums, Error>| sums.map(|sums| all.join(&sums)))?;
         Ok(all.scales())
     }
 }
@@ -327,13 +327,13 @@ impl Dataset for ImageFolder {
         self.classes
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         normalise(&self.decoded(index)?, &self.scales, input.pixels());
         labels[0] = self.files[index].1 as i32;
         Ok(())
     }
 
-    fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         let places = input.pixels().par_chunks_exact_mut(self.image.elements() as usize).zip(labels);
         let read = |(sample, (pixels, label)): (&usize, (&mut [f32], &mut i32))| {
             self.read(*sample, Input::Pixels(pixels), std::slice::from_mut(label))

@@ -1,7 +1,7 @@
 //! A set of images in memory, one byte for each pixel and channel.
 
 use super::{Dataset, Input, Split};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::network::Shape;
 
 /// Images in memory, normalised as they are read: (pixel - mean) / standard deviation, per channel.
@@ -103,7 +103,7 @@ impl Dataset for Images {
         self.classes
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         let size = self.image.elements() as usize;
         let raw = &self.pixels[index * size..(index + 1) * size];
         normalise(raw, &self.scales, input.pixels());

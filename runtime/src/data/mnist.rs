@@ -5,26 +5,26 @@
 
 use super::images::Samples;
 use super::{Images, Split, whole_file};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::network::Shape;
 use std::path::Path;
 
 /// Reads `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and `t10k-...` of a folder; 10 classes.
-pub fn mnist(folder: &Path) -> Result<Split, RuntimeError> {
+pub fn mnist(folder: &Path) -> Result<Split, Error> {
     let (image, train) = part(folder, "train")?;
     let (test_image, test) = part(folder, "t10k")?;
     if image != test_image {
-        return Err(RuntimeError::mismatch("images of the test files of MNIST", image, test_image));
+        return Err(Error::mismatch("images of the test files of MNIST", image, test_image));
     }
     Ok(Images::split("mnist", image, 10, train, test))
 }
 
-fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), RuntimeError> {
+fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), Error> {
     let images_path = folder.join(format!("{name}-images-idx3-ubyte"));
     let labels_path = folder.join(format!("{name}-labels-idx1-ubyte"));
     let ([count, height, width], pixels) = idx::<3>(&images_path)?;
     let ([labelled], labels) = idx::<1>(&labels_path)?;
-    let fault = |why: String| Err(RuntimeError::data(&labels_path, why));
+    let fault = |why: String| Err(Error::data(&labels_path, why));
     if count != labelled {
         return fault(format!(
             "has {labelled} labels for {count} images; the two files do not belong together"
@@ -40,8 +40,8 @@ fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), RuntimeError> {
 }
 
 /// Dimensions and bytes of an IDX file of bytes.
-fn idx<const D: usize>(path: &Path) -> Result<([u32; D], Vec<u8>), RuntimeError> {
-    let fault = |why: String| Err(RuntimeError::data(path, why));
+fn idx<const D: usize>(path: &Path) -> Result<([u32; D], Vec<u8>), Error> {
+    let fault = |why: String| Err(Error::data(path, why));
     let mut file = whole_file(path, "an IDX file of MNIST")?;
     let magic = [0, 0, 8, D as u8];
     let header = 4 + 4 * D;

@@ -28,7 +28,7 @@ pub use synthetic::{synthetic, synthetic_like};
 pub use text::{text, text_file};
 pub use tokens::token_file;
 
-use crate::error::RuntimeError;
+use crate::error::Error;
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::philox::philox4x32;
@@ -100,11 +100,11 @@ pub trait Dataset: Send + Sync {
 
     /// Reads sample `index` and its labels, as many as [`Dataset::labels`]. Panics if there is no such sample, or if `input`
     /// is of the wrong kind. Errors: its file cannot be read, or is incomplete.
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError>;
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error>;
 
     /// Reads samples into consecutive places, each as [`Dataset::read`] does. A set whose samples take long to read
     /// distributes them among threads.
-    fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         let places =
             input.split(self.image().elements() as usize).zip(labels.chunks_exact_mut(self.labels()));
         samples.iter().zip(places).try_for_each(|(sample, (input, labels))| self.read(*sample, input, labels))
@@ -158,7 +158,7 @@ impl Batch {
         &mut self,
         data: &dyn Dataset,
         samples: impl Iterator<Item = usize>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let places = self.labels.len() / self.labels_each;
         let samples: Vec<usize> = samples.take(places).collect();
         let (labels, rest) = self.labels.split_at_mut(samples.len() * self.labels_each);
@@ -182,8 +182,8 @@ impl Batch {
 }
 
 /// Contents of a file; an empty or missing file is an error that names `wanted`.
-fn whole_file(path: &Path, wanted: &str) -> Result<Vec<u8>, RuntimeError> {
-    let fault = |why: String| RuntimeError::data(path, why);
+fn whole_file(path: &Path, wanted: &str) -> Result<Vec<u8>, Error> {
+    let fault = |why: String| Error::data(path, why);
     let bytes = std::fs::read(path).map_err(|error| {
         let mut packed = path.as_os_str().to_owned();
         packed.push(".gz");

@@ -5,7 +5,7 @@
 //! Deliberately does not know where tokens are stored.
 
 use super::{Dataset, Input};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::network::Shape;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) trait Tokens: Send + Sync {
     /// # Errors
     ///
     /// They cannot be read, or one is not below `vocabulary`.
-    fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), RuntimeError>;
+    fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), Error>;
 }
 
 /// Pieces of a part of a text.
@@ -75,7 +75,7 @@ impl<T: Tokens> Dataset for Pieces<T> {
         true
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         assert!(index < self.pieces, "piece {index} of {}", self.pieces);
         let length = self.length as usize;
         let mut piece = vec![0; length + 1];

@@ -6,7 +6,7 @@
 //! Deliberately does not imitate real data.
 
 use super::{Dataset, Input};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::network::{LayerKind, Network, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 
@@ -134,7 +134,7 @@ impl Dataset for Synthetic {
         self.vocabulary.is_some()
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         match self.vocabulary {
             Some(vocabulary) => self.read_text(index, vocabulary, input.tokens(), labels),

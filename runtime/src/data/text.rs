@@ -8,7 +8,7 @@
 
 use super::Split;
 use super::pieces::{Pieces, Tokens, longest};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ static SHIPPED: &str = include_str!("../../data/text/coriolanus.txt");
 const HELD_OUT: usize = 10;
 
 /// The text embedded in Plimsoll, in pieces of `length` characters. Errors: the pieces are longer than the held-out part.
-pub fn text(length: u32) -> Result<Split, RuntimeError> {
+pub fn text(length: u32) -> Result<Split, Error> {
     split(SHIPPED, length)
-        .map_err(|most| RuntimeError::mismatch("length of the texts", format!("1 to {most}"), length))
+        .map_err(|most| Error::mismatch("length of the texts", format!("1 to {most}"), length))
 }
 
 /// A text file in UTF-8, in pieces of `length` characters. Errors: it cannot be read, is not UTF-8 or too short.
-pub fn text_file(path: &Path, length: u32) -> Result<Split, RuntimeError> {
-    let fault = |why: String| RuntimeError::data(path, why);
+pub fn text_file(path: &Path, length: u32) -> Result<Split, Error> {
+    let fault = |why: String| Error::data(path, why);
     let bytes = super::whole_file(path, "a text")?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         fault(format!("is no text in UTF-8: byte {} belongs to no character", error.valid_up_to()))
@@ -61,7 +61,7 @@ fn split(text: &str, length: u32) -> Result<Split, usize> {
 }
 
 impl Tokens for Vec<i32> {
-    fn read(&self, first: usize, tokens: &mut [i32], _: u32) -> Result<(), RuntimeError> {
+    fn read(&self, first: usize, tokens: &mut [i32], _: u32) -> Result<(), Error> {
         tokens.copy_from_slice(&self[first..first + tokens.len()]);
         Ok(())
     }

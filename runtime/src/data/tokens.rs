@@ -9,7 +9,7 @@
 use super::Split;
 use super::npy::{self, Array, Number};
 use super::pieces::{Pieces, Tokens, longest};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use plimsoll_ir::checksum::{Checksum, Summing};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -40,7 +40,7 @@ struct TokenFile {
 /// # Errors
 ///
 /// A file cannot be read, is incomplete, or is too short for such pieces.
-pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<Split, RuntimeError> {
+pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<Split, Error> {
     let path = if path.is_dir() { of_folder(path) } else { path.to_owned() };
     let train = Arc::new(TokenFile::open(&path)?);
     let beside = path.with_file_name(if is_npy(&path) { "val.npy" } else { "val.bin" });
@@ -87,8 +87,8 @@ fn is_npy(path: &Path) -> bool {
 }
 
 impl TokenFile {
-    fn open(path: &Path) -> Result<TokenFile, RuntimeError> {
-        let fault = |why: String| RuntimeError::data(path, why);
+    fn open(path: &Path) -> Result<TokenFile, Error> {
+        let fault = |why: String| Error::data(path, why);
         let expected = "expected tokens as 16-bit numbers (train.bin) or as an array of NumPy (.npy)";
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz")) {
             return Err(fault("is an archive of arrays; write one alone with numpy.save".to_owned()));
@@ -117,16 +117,16 @@ impl TokenFile {
         Ok(TokenFile { path: path.to_owned(), file, tokens })
     }
 
-    fn fault(&self, why: String) -> RuntimeError {
-        RuntimeError::data(&self.path, why)
+    fn fault(&self, why: String) -> Error {
+        Error::data(&self.path, why)
     }
 
-    fn failed(&self, error: &std::io::Error) -> RuntimeError {
+    fn failed(&self, error: &std::io::Error) -> Error {
         self.fault(format!("cannot be read: {error}; put the file back as it was"))
     }
 
     /// The largest token.
-    fn largest(&self) -> Result<u32, RuntimeError> {
+    fn largest(&self) -> Result<u32, Error> {
         let number = self.tokens.number;
         let in_block = (BLOCK / number.bytes()) as u64;
         let (mut block, mut largest) = (vec![0; BLOCK], 0);
@@ -141,7 +141,7 @@ impl TokenFile {
     }
 
     /// Token at a position, checked against the vocabulary.
-    fn below(&self, at: u64, token: i64, vocabulary: u32) -> Result<u32, RuntimeError> {
+    fn below(&self, at: u64, token: i64, vocabulary: u32) -> Result<u32, Error> {
         match u32::try_from(token) {
             Ok(known) if known < vocabulary.min(TOKENS_MAX) => Ok(known),
             Ok(_) if vocabulary < TOKENS_MAX => Err(self.fault(format!(
@@ -156,7 +156,7 @@ impl TokenFile {
     }
 
     /// Reads bytes from the start of a token on.
-    fn read_at(&self, first: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+    fn read_at(&self, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let Array { number, start, .. } = self.tokens;
         let at = start + first * number.bytes() as u64;
         self.file.read_exact_at(bytes, at).map_err(|error| self.failed(&error))
@@ -164,7 +164,7 @@ impl TokenFile {
 }
 
 /// Checksum of the sizes of the files, and of blocks from all over them.
-fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
+fn digest(files: [&TokenFile; 2]) -> Result<Checksum, Error> {
     let mut sum = Summing::default();
     for file in files {
         let Array { number, length, .. } = file.tokens;
@@ -180,7 +180,7 @@ fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
 }
 
 impl Tokens for TokenFile {
-    fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), RuntimeError> {
+    fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), Error> {
         let number = self.tokens.number;
         let mut bytes = vec![0; tokens.len() * number.bytes()];
         self.read_at(first as u64, &mut bytes)?;

@@ -13,7 +13,7 @@
 use super::steps::{At, Builder, EVENTS_OF_PARTS, Extra, Step};
 use super::{Begun, Enqueued, Executor, Iteration, Loaded, same_length};
 use crate::device::{Collective, EventId};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::state::{Half, of_regions, of_regions_mut, saved_name};
 use bytemuck::cast_slice;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
@@ -52,7 +52,7 @@ impl Executor {
         program: &Program,
         schedule: &Schedule,
         part: Bytes,
-    ) -> Result<Loaded, RuntimeError> {
+    ) -> Result<Loaded, Error> {
         let mut parts = Vec::new();
         let mut loaded = self.load_with(program, schedule, |builder| {
             parts = builder.parts(part)?;
@@ -73,8 +73,8 @@ impl Executor {
         &mut self,
         loaded: &Loaded,
         slot: Option<Half>,
-        mut update: impl FnMut(&mut Executor, usize) -> Result<(), RuntimeError>,
-    ) -> Result<(), RuntimeError> {
+        mut update: impl FnMut(&mut Executor, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
         let Enqueued { id, steps } = loaded.sequence(Iteration::Pass(slot));
         let begun = self.device.begin(*id);
@@ -102,7 +102,7 @@ impl Executor {
         numbers: &[f32],
         [own, of_pass]: &[[u8; Hyper::BYTES]; 2],
         before: &mut Vec<u8>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let part = &loaded.parts[number];
         // No command that is enqueued touches its gradients or writes its parameters.
         before.resize(part.updated.iter().map(|region| region.bytes().0 as usize).sum(), 0);
@@ -117,12 +117,7 @@ impl Executor {
     }
 
     /// Restores the data that the update of a part has overwritten, while nothing runs.
-    pub(crate) fn undo_part(
-        &mut self,
-        loaded: &Loaded,
-        number: usize,
-        before: &[u8],
-    ) -> Result<(), RuntimeError> {
+    pub(crate) fn undo_part(&mut self, loaded: &Loaded, number: usize, before: &[u8]) -> Result<(), Error> {
         of_regions(&loaded.parts[number].updated, before)
             .try_for_each(|(region, data)| self.write_region(region, data))
     }
@@ -133,18 +128,18 @@ impl Executor {
         part: &Part,
         region: &Region,
         data: &mut [u8],
-    ) -> Result<bool, RuntimeError> {
+    ) -> Result<bool, Error> {
         same_length(region, data.len())?;
         self.device.read_behind(part.complete, region.offset, data)
     }
 
     /// Returns `true` if a running pass has completed a part.
-    pub(crate) fn has_completed(&mut self, part: &Part) -> Result<bool, RuntimeError> {
+    pub(crate) fn has_completed(&mut self, part: &Part) -> Result<bool, Error> {
         self.device.read_behind(part.complete, Bytes::ZERO, &mut [])
     }
 
     /// Replaces the numbers of a part that a running pass has completed.
-    pub(crate) fn replace_part(&mut self, part: &Part, numbers: &[f32]) -> Result<(), RuntimeError> {
+    pub(crate) fn replace_part(&mut self, part: &Part, numbers: &[f32]) -> Result<(), Error> {
         of_regions(&part.regions, numbers)
             .try_for_each(|(region, numbers)| self.device.write_beside(region.offset, cast_slice(numbers)))
     }
@@ -155,7 +150,7 @@ impl Executor {
         &mut self,
         regions: impl Iterator<Item = &'a Region>,
         factor: f32,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let ranges: Vec<(Bytes, u64)> = regions.map(|region| (region.offset, region.elements())).collect();
         self.collective().sum(&ranges, factor)
     }
@@ -208,10 +203,10 @@ impl Builder<'_> {
 
     /// Checks that no command needs to follow an update, and that updates use nothing in the pool, where a pass leaves
     /// nothing.
-    fn check_apart(&self) -> Result<(), RuntimeError> {
+    fn check_apart(&self) -> Result<(), Error> {
         let refused = |what: String, found| {
             let expected = "updates behind everything else, of what is resident";
-            Err(RuntimeError::mismatch(what, expected, found))
+            Err(Error::mismatch(what, expected, found))
         };
         let mut updates = false;
         for (id, command) in self.schedule.numbered_commands() {
@@ -234,11 +229,10 @@ impl Builder<'_> {
     }
 
     /// Numbers that workers sum, cut into parts of about this many bytes, in the order in which the commands complete them.
-    fn parts(&self, part: Bytes) -> Result<Vec<Part>, RuntimeError> {
+    fn parts(&self, part: Bytes) -> Result<Vec<Part>, Error> {
         let pieces = pieces(self.program, Overlap::Forward(part));
-        let pieces = pieces.ok_or_else(|| {
-            RuntimeError::mismatch("program in two parts", "one that trains", "no backward pass")
-        })?;
+        let pieces = pieces
+            .ok_or_else(|| Error::mismatch("program in two parts", "one that trains", "no backward pass"))?;
         let mut regions = summed(self.program);
         let mut end = Bytes::ZERO;
         let mut parts: Vec<Part> = Vec::new();
@@ -261,14 +255,14 @@ impl Builder<'_> {
                 && updated.is_empty()
             {
                 let what = format!("update by gradient `{}`", region.name);
-                return Err(RuntimeError::mismatch(what, "one", "none"));
+                return Err(Error::mismatch(what, "one", "none"));
             }
             let needed = self.first_reader(&updated);
             parts.push(Part { regions: of_piece, needed, updated, update, last, complete: EventId(0) });
         }
         let of_parts: usize = parts.iter().map(|part| part.update.len()).sum();
         let (what, updates) = ("updates of the gradients that workers sum", self.updates().count());
-        RuntimeError::unless(of_parts == updates, what, updates, of_parts)?;
+        Error::unless(of_parts == updates, what, updates, of_parts)?;
         // With these, the data saved before an update are all of the state, together with the running statistics.
         let is_updated = |region: &Region| {
             parts.iter().flat_map(|part| &part.updated).any(|updated| updated.offset == region.offset)
@@ -280,7 +274,7 @@ impl Builder<'_> {
         };
         let mut resident = self.program.resident.iter();
         if let Some(region) = resident.find(|region| is_kept(region) && !is_updated(region)) {
-            return Err(RuntimeError::mismatch(format!("update of `{}`", region.name), "one", "none"));
+            return Err(Error::mismatch(format!("update of `{}`", region.name), "one", "none"));
         }
         parts.sort_by_key(|part| part.last);
         let EventId(first) = self.free_event(EVENTS_OF_PARTS);

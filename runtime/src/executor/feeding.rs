@@ -10,7 +10,7 @@
 use super::steps::{At, Builder, EVENTS_OF_INPUT, Extra, LAST, Step};
 use super::{Executor, Input, Loaded};
 use crate::device::{MemoryLayout, Transfer};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::state::Half;
 use plimsoll_ir::program::{Program, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::Stream;
@@ -71,7 +71,7 @@ impl Executor {
         slot: Half,
         images: &[u8],
         labels: &[u8],
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let slots = loaded.slots.expect("it was loaded with slots");
         let inputs = [("images", &loaded.images, images), ("labels", &loaded.labels, labels)];
         for ((what, input, data), start) in inputs.into_iter().zip(slots.starts(slot)) {

@@ -9,7 +9,7 @@ use super::feeding::trains;
 use super::steps::{At, Builder, EVENTS_OF_STATE, Extra, Step};
 use super::{Executor, Iteration, Loaded, same_length};
 use crate::device::MemoryLayout;
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::state::{Half, StateCopies};
 use plimsoll_ir::CommandId;
 use plimsoll_ir::program::{Program, Region};
@@ -23,11 +23,11 @@ impl Executor {
         program: &Program,
         schedule: &Schedule,
         before: Option<CommandId>,
-    ) -> Result<Loaded, RuntimeError> {
+    ) -> Result<Loaded, Error> {
         let what = "program whose state is kept";
-        RuntimeError::unless(trains(program), what, "one that trains", "no update")?;
+        Error::unless(trains(program), what, "one that trains", "no update")?;
         let (needed, there) = (MemoryLayout::default().keeping_state(program).state, self.layout.state);
-        RuntimeError::unless(there >= needed, "host memory for copies of the state", needed, there)?;
+        Error::unless(there >= needed, "host memory for copies of the state", needed, there)?;
         let copies = StateCopies::of(program, self.layout);
         let mut loaded = self.load_with(program, schedule, |builder| {
             let of_half = |half| {
@@ -48,7 +48,7 @@ impl Executor {
     /// Runs one iteration with a copy of the state, as a trainer does, so that callers can measure its cost.
     ///
     /// Panics if the program was loaded without ([`Executor::load_keeping_state`]).
-    pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
+    pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), Error> {
         self.start_as(loaded, Iteration::Copying(Half::First));
         self.finish()
     }
@@ -68,7 +68,7 @@ impl Executor {
         iteration: u64,
         images: &[u8],
         labels: &[u8],
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let half = Half::BOTH[(iteration % 2) as usize];
         if iteration == 0 {
             self.fill_slot(loaded, half, images, labels)?;
@@ -81,18 +81,13 @@ impl Executor {
 
     /// Returns `true` if the last copy to a half, in an iteration with these hyperparameters, is whole, even if the
     /// iteration failed.
-    pub(crate) fn is_whole(
-        &mut self,
-        loaded: &Loaded,
-        half: Half,
-        hyper: &[u8],
-    ) -> Result<bool, RuntimeError> {
+    pub(crate) fn is_whole(&mut self, loaded: &Loaded, half: Half, hyper: &[u8]) -> Result<bool, Error> {
         let (offset, bytes) = loaded.copies().stamp(half);
         Ok(self.device.host(offset, bytes)? == hyper)
     }
 
     /// Marks the copy in a half as not whole.
-    pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
+    pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), Error> {
         let (offset, bytes) = loaded.copies().stamp(half);
         self.device.host(offset, bytes)?.fill(0);
         Ok(())
@@ -105,7 +100,7 @@ impl Executor {
         half: Half,
         region: &Region,
         data: &mut [u8],
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         same_length(region, data.len())?;
         let place = loaded.copies().place(half, region).expect("a region of the state");
         data.copy_from_slice(self.device.host(place, region.bytes())?);

@@ -6,7 +6,7 @@ use super::Trainer;
 use super::share::{Share, read};
 use crate::checkpoint::DataName;
 use crate::data::Dataset;
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::group::{GroupError, shares_by_pace};
 use crate::state::of_regions;
 use crate::training_plan::TrainingPlan;
@@ -90,7 +90,7 @@ impl Trainer {
     }
 
     /// Checks that all workers train the same, and gives all of them worker 0's state; does nothing if they have met.
-    pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
+    pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), Error> {
         if share.met {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Trainer {
     }
 
     /// Assigns virtual workers to workers by the duration of their passes; as equally as possible if one does not know it.
-    fn divide(&self, share: &mut Share) -> Result<(), RuntimeError> {
+    fn divide(&self, share: &mut Share) -> Result<(), Error> {
         let mine = share.pass_seconds.unwrap_or_default().0.to_bits();
         let said = share.group.agree(&[mine as u32, (mine >> 32) as u32])?;
         let seconds = said.iter().map(|said| match said[..] {
@@ -128,7 +128,7 @@ impl Trainer {
         Ok(())
     }
 
-    fn compare(&self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
+    fn compare(&self, share: &mut Share, data: &dyn Dataset) -> Result<(), Error> {
         let mine = Training {
             version: self.version.clone(),
             plan: self.plan.clone(),
@@ -162,7 +162,7 @@ impl Trainer {
     }
 
     /// Takes worker 0's iteration count, and everything that the next iteration depends on.
-    fn take_state(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+    fn take_state(&mut self, share: &mut Share) -> Result<(), Error> {
         let saved: Vec<Region> = self.saved().into_iter().map(|(_, region)| region).collect();
         let mut words = vec![self.step as u32, (self.step >> 32) as u32];
         if share.group.facts().rank == 0 {
@@ -171,7 +171,7 @@ impl Trainer {
         share.group.broadcast(&mut words)?;
         let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
         let found = words.len() - 2;
-        RuntimeError::unless(found == elements, "numbers of worker 0's state", elements, found)?;
+        Error::unless(found == elements, "numbers of worker 0's state", elements, found)?;
         if share.group.facts().rank == 0 {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl Trainer {
 }
 
 /// Checksum of a few samples from all over a set.
-fn checksum(data: &dyn Dataset) -> Result<String, RuntimeError> {
+fn checksum(data: &dyn Dataset) -> Result<String, Error> {
     let mut batch = crate::data::Batch::new(COMPARED as u64, data);
     batch.fill(data, (0..COMPARED.min(data.len())).map(|i| i * data.len() / COMPARED.min(data.len())))?;
     let mut sum = Summing::default();

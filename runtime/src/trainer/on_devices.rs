@@ -14,8 +14,8 @@
 use super::passes::{GOES_ON, LOOK, is_finite};
 use super::share::Share;
 use super::{Metrics, Place, sums};
-use crate::device::{Collective, DeviceError};
-use crate::error::RuntimeError;
+use crate::device::Collective;
+use crate::error::Error;
 use crate::executor::{Executor, Loaded};
 use crate::group::GroupError;
 use plimsoll_ir::checksum::Summing;
@@ -28,7 +28,7 @@ const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 impl Share {
     /// Joins the devices of all workers.
-    pub(super) fn join_devices(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
+    pub(super) fn join_devices(&mut self, executor: &mut Executor) -> Result<(), Error> {
         if !self.on_devices {
             return Ok(());
         }
@@ -65,10 +65,10 @@ impl Share {
     fn wait_for_devices(
         &mut self,
         executor: &mut Executor,
-        is_so: fn(&mut dyn Collective) -> Result<bool, DeviceError>,
-    ) -> Result<(), RuntimeError> {
+        is_so: fn(&mut dyn Collective) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         let mut lost: Option<(Instant, GroupError)> = None;
-        let mut failed: Option<(Instant, DeviceError)> = None;
+        let mut failed: Option<(Instant, Error)> = None;
         loop {
             if failed.is_none() {
                 match is_so(executor.collective()) {
@@ -101,7 +101,7 @@ impl Share {
         train: &Loaded,
         (step, number): Place,
         mut mine: Vec<Metrics>,
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    ) -> Result<Option<Vec<Metrics>>, Error> {
         self.wait_for_part(executor, self.first_gradient())?;
         let metrics = self.metrics(executor, train)?;
         let is_only = mine.is_empty();

@@ -7,7 +7,7 @@
 
 use super::share::{Share, Sum, scale, write};
 use super::{Metrics, Place, Source, Trainer, mean_loss};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::executor::{Executor, Loaded};
 use crate::group::{GroupError, Node};
 use crate::state::of_regions_mut;
@@ -33,7 +33,7 @@ pub(super) const LOOK: Duration = Duration::from_micros(100);
 impl Share {
     /// Takes the results of a pass for this virtual worker, each part as soon as it is complete; those of the last pass are
     /// sent. Gradients are weighted by their labels that count.
-    fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<(), RuntimeError> {
+    fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<(), Error> {
         let mut weight = 0.0;
         let first_gradient = self.first_gradient();
         for part in 0..self.sums.len() {
@@ -51,7 +51,7 @@ impl Share {
     }
 
     /// Waits until a running pass has completed a part.
-    pub(super) fn wait_for_part(&mut self, executor: &mut Executor, part: usize) -> Result<(), RuntimeError> {
+    pub(super) fn wait_for_part(&mut self, executor: &mut Executor, part: usize) -> Result<(), Error> {
         while !executor.has_completed(&self.sums[part].part)? {
             self.group.advance()?;
             std::thread::sleep(LOOK);
@@ -65,7 +65,7 @@ impl Share {
     }
 
     /// Metrics of a running pass that has completed a gradient: the loss is known then.
-    pub(super) fn metrics(&self, executor: &mut Executor, train: &Loaded) -> Result<Metrics, RuntimeError> {
+    pub(super) fn metrics(&self, executor: &mut Executor, train: &Loaded) -> Result<Metrics, Error> {
         let part = &self.sums[self.first_gradient()].part;
         Metrics::read(|words| executor.read_of_part(part, train.metrics(), words).map(drop))
     }
@@ -76,7 +76,7 @@ impl Share {
         executor: &mut Executor,
         (part, number): (usize, u64),
         weight: f32,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let Sum { part, mine, whole, .. } = &mut self.sums[part];
         let mut found = mine.room(whole.len());
         for (region, numbers) in of_regions_mut(&part.regions, &mut found) {
@@ -96,7 +96,7 @@ impl Share {
         step: u64,
         word: u32,
         mine: &[Metrics],
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    ) -> Result<Option<Vec<Metrics>>, Error> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
         words.extend(mine.iter().flat_map(|metrics| metrics.0.map(f32::to_bits)));
         let said = self.group.agree(&words)?;
@@ -115,16 +115,16 @@ impl Share {
         Ok(Some(all))
     }
 
-    fn elsewhere(&self, rank: usize, there: String, step: u64) -> RuntimeError {
+    fn elsewhere(&self, rank: usize, there: String, step: u64) -> Error {
         let (me, here) = (self.group.facts().rank, format!("iteration {step}"));
         GroupError::OutOfStep { rank, me, there, here }.into()
     }
 }
 
 /// Checks that the loss of an update is finite.
-pub(super) fn is_finite(step: u64, all: &[Metrics]) -> Result<(), RuntimeError> {
+pub(super) fn is_finite(step: u64, all: &[Metrics]) -> Result<(), Error> {
     let loss = mean_loss(all);
-    if loss.is_finite() { Ok(()) } else { Err(RuntimeError::diverged(step, loss)) }
+    if loss.is_finite() { Ok(()) } else { Err(Error::diverged(step, loss)) }
 }
 
 /// Seed of a virtual worker's dropout; the first virtual worker uses the training's own seed.
@@ -144,7 +144,7 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         before: &[f32],
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    ) -> Result<Option<Vec<Metrics>>, Error> {
         let step = self.step;
         let mut mine = Vec::new();
         share.sums.iter_mut().for_each(|sum| sum.mine.clear());
@@ -166,12 +166,7 @@ impl Trainer {
     }
 
     /// Runs the pass of a virtual worker, and returns its results.
-    fn pass(
-        &mut self,
-        share: &mut Share,
-        source: &mut Source<'_>,
-        place: Place,
-    ) -> Result<Metrics, RuntimeError> {
+    fn pass(&mut self, share: &mut Share, source: &mut Source<'_>, place: Place) -> Result<Metrics, Error> {
         self.run_pass(share, source, place, |share, executor, train| share.take(executor, train, place.1))?;
         self.metrics()
     }
@@ -182,8 +177,8 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         place: Place,
-        take: impl FnOnce(&mut Share, &mut Executor, &Loaded) -> Result<T, RuntimeError>,
-    ) -> Result<T, RuntimeError> {
+        take: impl FnOnce(&mut Share, &mut Executor, &Loaded) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (step, number) = place;
         let (rate, seed) = (self.plan.rate.at(step), seed_of(self.plan.seed, number));
         let hyper = self.write_input(source, place, rate, seed)?;

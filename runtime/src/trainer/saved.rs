@@ -2,7 +2,7 @@
 
 use super::{Copied, Trainer};
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::state::{Half, saved_name};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Region;
@@ -24,7 +24,7 @@ impl Trainer {
     /// State on the device: everything that the next iteration depends on.
     ///
     /// Errors: the device cannot be read.
-    pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, Error> {
         let (wanted, executor) = (self.saved(), &mut self.executor);
         let read = |region: &Region, data: &mut [u8]| executor.read_region(region, data);
         let regions = saved_regions(wanted, None, read)?;
@@ -51,7 +51,7 @@ impl Trainer {
     /// one.
     ///
     /// `earlier` is a checkpoint of this training that is no longer needed; its memory is reused.
-    pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
+    pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, Error> {
         if let Some((step, regions)) = self.share.as_ref().and_then(|share| share.newest()) {
             let read = |region: &Region, data: &mut [u8]| {
                 let kept = regions.get(&region.offset.0).copied().unwrap_or_default();
@@ -88,8 +88,8 @@ impl Trainer {
     /// Of several workers only worker 0 resumes and sends its state to the others.
     ///
     /// Errors: it has a different network, batch, seed or rate (the message names the difference).
-    pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
-        let fault = |why: String| Err(RuntimeError::checkpoint(path, why));
+    pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), Error> {
+        let fault = |why: String| Err(Error::checkpoint(path, why));
         let progress = &checkpoint.progress;
         if let Some(difference) = progress.plan.difference(&self.plan) {
             return fault(format!("is of another training run: {difference}"));
@@ -137,8 +137,8 @@ impl Trainer {
 fn saved_regions(
     wanted: Vec<(String, Region)>,
     earlier: Option<Checkpoint>,
-    mut read: impl FnMut(&Region, &mut [u8]) -> Result<(), RuntimeError>,
-) -> Result<Vec<SavedRegion>, RuntimeError> {
+    mut read: impl FnMut(&Region, &mut [u8]) -> Result<(), Error>,
+) -> Result<Vec<SavedRegion>, Error> {
     let mut earlier: HashMap<String, Vec<u8>> =
         earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
     let mut regions = Vec::new();

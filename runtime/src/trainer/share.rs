@@ -16,7 +16,7 @@ use super::before::Befores;
 use super::passes::LEAVES;
 use super::updates::Pending;
 use super::{Observation, Outcome, Place, Source, Trainer, sums};
-use crate::error::{Kind, RuntimeError};
+use crate::error::{Error, Kind};
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Piece, TreeSum};
 use crate::state::{of_regions, of_regions_mut};
@@ -90,7 +90,7 @@ pub(super) fn scale(numbers: &mut [f32], by: f32) {
 }
 
 /// Reads the numbers of regions, concatenated.
-pub(super) fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f32>, RuntimeError> {
+pub(super) fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f32>, Error> {
     let mut found = vec![0.0; regions.iter().map(|region| region.elements() as usize).sum()];
     of_regions_mut(regions, &mut found)
         .try_for_each(|(region, numbers)| executor.read_region(region, cast_slice_mut(numbers)))?;
@@ -98,11 +98,7 @@ pub(super) fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f3
 }
 
 /// Writes concatenated numbers to regions.
-pub(super) fn write(
-    executor: &mut Executor,
-    regions: &[Region],
-    numbers: &[f32],
-) -> Result<(), RuntimeError> {
+pub(super) fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result<(), Error> {
     of_regions(regions, numbers)
         .try_for_each(|(region, numbers)| executor.write_region(region, cast_slice(numbers)))
 }
@@ -113,14 +109,14 @@ impl Share {
         executor: &mut Executor,
         train: &Loaded,
         plan: &TrainingPlan,
-    ) -> Result<Share, RuntimeError> {
+    ) -> Result<Share, Error> {
         let (facts, virtual_workers) = (group.facts(), plan.virtual_workers);
         let (can_be_lost, on_devices) = (executor.device().can_be_lost(), executor.sums_on_devices());
         let (enough, expected) =
             (virtual_workers >= facts.workers as u64, format_args!("at least the {} workers", facts.workers));
-        RuntimeError::unless(enough, "virtual workers", expected, virtual_workers)?;
+        Error::unless(enough, "virtual workers", expected, virtual_workers)?;
         let (what, expected) = ("program of a worker", "one that was loaded in two parts");
-        RuntimeError::unless(train.is_apart(), what, expected, "one in one part")?;
+        Error::unless(train.is_apart(), what, expected, "one in one part")?;
         let is_state = |region: &&Region| matches!(region.role, Role::State(_));
         let statistics = train.resident().iter().filter(is_state).cloned().collect();
         let mut free = 0..;
@@ -180,7 +176,7 @@ impl Trainer {
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
-    ) -> Result<Outcome, RuntimeError> {
+    ) -> Result<Outcome, Error> {
         let met = self.meet(share, source.data);
         met.inspect_err(|_| share.abandon_devices(&mut self.executor))?;
         share.group.at(self.step);
@@ -216,7 +212,7 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         last_end: Instant,
-    ) -> Result<bool, RuntimeError> {
+    ) -> Result<bool, Error> {
         let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
         let statistics = read(&mut self.executor, &share.statistics)?;
         let passed = match self.sum(share, source, &statistics) {
@@ -253,7 +249,7 @@ impl Trainer {
 
     /// Notifies the other workers that this one leaves before the end, so that they also pause. Does nothing if it shares
     /// nothing, or if the workers have not met.
-    pub fn leave(&mut self) -> Result<(), RuntimeError> {
+    pub fn leave(&mut self) -> Result<(), Error> {
         let step = self.step;
         match &mut self.share {
             Some(share) if share.met => {

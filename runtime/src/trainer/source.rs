@@ -3,7 +3,7 @@
 //! Deliberately does not know where an input goes, or read one before it is requested.
 
 use crate::data::{Batch, Dataset, epoch_order};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::training_plan::TrainingPlan;
 
 /// Iteration and virtual worker of an input.
@@ -30,7 +30,7 @@ impl Feed {
     }
 
     /// Batch of an iteration for a virtual worker; reads it unless it was read last.
-    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> Result<&Batch, RuntimeError> {
+    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> Result<&Batch, Error> {
         if self.place != Some(place) {
             let (step, number) = place;
             let epoch = step / per_epoch;
@@ -56,7 +56,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) fn batch_of(&mut self, place: Place) -> Result<&Batch, RuntimeError> {
+    pub(super) fn batch_of(&mut self, place: Place) -> Result<&Batch, Error> {
         self.feed.batch_of(place, self.data, self.per_epoch)
     }
 }

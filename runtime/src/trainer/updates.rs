@@ -11,7 +11,7 @@
 
 use super::share::{Share, Sum, write};
 use super::{Observation, Trainer};
-use crate::error::RuntimeError;
+use crate::error::Error;
 use crate::executor::{Executor, Iteration};
 use crate::group::GroupError;
 use crate::state::Half;
@@ -37,7 +37,7 @@ impl Share {
     }
 
     /// Waits for the sums of the running statistics over all virtual workers, and writes their means to the device.
-    pub(super) fn finish_statistics(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
+    pub(super) fn finish_statistics(&mut self, executor: &mut Executor) -> Result<(), Error> {
         let Share { group, sums, .. } = self;
         for sum in sums.iter_mut().filter(|sum| sum.is_of_statistics()) {
             sum.finish(&mut **group)?;
@@ -62,7 +62,7 @@ impl Share {
 
 impl Trainer {
     /// Applies the pending update, if there is one, between two passes.
-    pub(super) fn apply_whole(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+    pub(super) fn apply_whole(&mut self, share: &mut Share) -> Result<(), Error> {
         let Some(pending) = &share.pending else { return Ok(()) };
         let (begun, Observation { step, learning_rate, .. }) = (Instant::now(), pending.observation);
         // Devices sum in place, where the update reads.
@@ -81,7 +81,7 @@ impl Trainer {
     }
 
     /// Undoes an update that is not applied whole.
-    pub(super) fn undo(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+    pub(super) fn undo(&mut self, share: &mut Share) -> Result<(), Error> {
         let Some(Pending { observation, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
         self.step = observation.step;
@@ -100,7 +100,7 @@ impl Trainer {
         share: &mut Share,
         slot: Option<Half>,
         hyper: [u8; Hyper::BYTES],
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Error> {
         let Some(pending) = &share.pending else {
             self.executor.start_as(&self.train, Iteration::Pass(slot));
             return Ok(());

@@ -7,7 +7,7 @@ use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Optimizer, UpdateRule};
 use plimsoll_networks::{Builder, NetworkError};
-use plimsoll_runtime::{Device, Executor, MemoryLayout, RuntimeError};
+use plimsoll_runtime::{Device, Error, Executor, MemoryLayout};
 use plimsoll_testing::Random;
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ pub fn train(
     schedule: &Schedule,
     device: Box<dyn Device>,
     iterations: u32,
-) -> Result<Outcome, RuntimeError> {
+) -> Result<Outcome, Error> {
     let mut executor = trained(network, program, schedule, device, iterations)?;
     let outlives = |region: &&Region| region.role != Role::Hyper && region.role != Role::Gradient;
     outcome(&mut executor, program.resident.iter().filter(outlives))
@@ -138,7 +138,7 @@ fn trained(
     schedule: &Schedule,
     device: Box<dyn Device>,
     iterations: u32,
-) -> Result<Executor, RuntimeError> {
+) -> Result<Executor, Error> {
     let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
     let loaded = executor.load(program, schedule)?;
     let mut random = Random::new(5);
@@ -176,16 +176,13 @@ pub fn gradients(
     program: &Program,
     schedule: &Schedule,
     device: Box<dyn Device>,
-) -> Result<Outcome, RuntimeError> {
+) -> Result<Outcome, Error> {
     let mut executor = trained(network, program, schedule, device, 1)?;
     outcome(&mut executor, program.resident.iter().filter(|region| region.role == Role::Gradient))
 }
 
 /// Contents of some regions.
-fn outcome<'a>(
-    executor: &mut Executor,
-    regions: impl Iterator<Item = &'a Region>,
-) -> Result<Outcome, RuntimeError> {
+fn outcome<'a>(executor: &mut Executor, regions: impl Iterator<Item = &'a Region>) -> Result<Outcome, Error> {
     let mut outcome = Outcome::new();
     for region in regions {
         let mut held = vec![0; region.bytes().0 as usize];

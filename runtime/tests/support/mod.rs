@@ -15,7 +15,7 @@ use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, TensorId, 
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::data::{Dataset, Input};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, Device, Executor, LearningRateSchedule, Loaded, MemoryLayout, RuntimeError, Trainer,
+    Cpu, CpuOptions, Device, Error, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer,
     TrainingPlan,
 };
 
@@ -256,7 +256,7 @@ pub fn trainer(
     batch: u64,
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
-) -> Result<Trainer, RuntimeError> {
+) -> Result<Trainer, Error> {
     trainer_by(Optimizer::Sgd, network, batch, options, scheduler)
 }
 
@@ -267,7 +267,7 @@ pub fn trainer_by(
     batch: u64,
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
-) -> Result<Trainer, RuntimeError> {
+) -> Result<Trainer, Error> {
     let [train, evaluate] = [Mode::Train, Mode::Evaluate]
         .map(|mode| lowered(optimizer, network, batch, mode, options.feature_maps));
     let [train_schedule, evaluate_schedule] = [&train, &evaluate].map(|program| scheduler(&program.trace));
@@ -283,7 +283,7 @@ pub fn trainer_by(
 }
 
 /// Trains until this many iterations are done.
-pub fn advance(trainer: &mut Trainer, until: u64) -> Result<(), RuntimeError> {
+pub fn advance(trainer: &mut Trainer, until: u64) -> Result<(), Error> {
     let digits = plimsoll_runtime::data::digits();
     trainer.train(&*digits.train, until, &mut |_| {}, &|| false).map(|_| ())
 }
@@ -297,7 +297,7 @@ pub struct Altered<R> {
 
 impl<R> Dataset for Altered<R>
 where
-    R: Fn(&dyn Dataset, usize, &mut [f32], &mut [i32]) -> Result<(), RuntimeError> + Send + Sync,
+    R: Fn(&dyn Dataset, usize, &mut [f32], &mut [i32]) -> Result<(), Error> + Send + Sync,
 {
     fn name(&self) -> &str {
         self.data.name()
@@ -315,7 +315,7 @@ where
         self.data.classes()
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), Error> {
         (self.read)(&*self.data, index, input.pixels(), labels)
     }
 }

@@ -2,15 +2,12 @@
 
 use super::Altered;
 use plimsoll_runtime::data::{Dataset, Input, digits};
-use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, Error, Trainer};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Trains until iteration `finished`, counted from 0, spoils the state: its loss is NaN, and its update makes every
 /// parameter NaN. Returns the trainer's copy of the earlier state; if training ends in a different way, its result.
-pub fn last_finished(
-    trainer: &mut Trainer,
-    finished: u64,
-) -> Result<Option<Checkpoint>, Result<(), RuntimeError>> {
+pub fn last_finished(trainer: &mut Trainer, finished: u64) -> Result<Option<Checkpoint>, Result<(), Error>> {
     let from = (finished - trainer.step()) * trainer.plan().batch;
     // The digits, but from sample `from` on, in the order of reading, no pixel is a number.
     let samples = AtomicU64::new(0);

@@ -10,7 +10,7 @@ mod library;
 use library::{StandIn, child};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::DeviceError;
+use plimsoll_runtime::Error;
 use plimsoll_runtime::cuda::swaps::{PinnedSlab, Progress, SwapCommand, SwapCopy, SwapStreams, Swaps};
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ fn compute_all(
     stream: usize,
     first: u8,
     commands: &[SwapCommand],
-) -> Result<(), DeviceError> {
+) -> Result<(), Error> {
     let fills = [Some(0), Some(1), None, Some(2), None];
     let computes = commands.iter().filter(|command| command.stream == Stream::Compute);
     for (command, fills) in computes.zip(fills) {
@@ -110,7 +110,7 @@ fn compute_all(
 }
 
 /// Runs one iteration, whose byte values begin with `first`.
-fn iterate(machine: &Machine, swaps: &mut Swaps, first: u8, is_timed: bool) -> Result<(), DeviceError> {
+fn iterate(machine: &Machine, swaps: &mut Swaps, first: u8, is_timed: bool) -> Result<(), Error> {
     // SAFETY: the default stream lives; pool and slab outlive the iteration, which is waited for.
     unsafe { swaps.start(DEFAULT_STREAM, is_timed) }?;
     compute_all(machine, swaps, DEFAULT_STREAM, first, &commands(machine))

@@ -6,8 +6,7 @@ use super::Place;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
 use plimsoll_runtime::{
-    Begun, CudaDevice, CudaOptions, Device, DeviceError, EventId, IterationId, Kind, MemoryKind,
-    MemoryLayout, Room,
+    Begun, CudaDevice, CudaOptions, Device, Error, EventId, IterationId, Kind, MemoryKind, MemoryLayout, Room,
 };
 
 pub const PLAIN: IterationId = IterationId { number: 0, timed: false };
@@ -34,7 +33,7 @@ pub fn ready(place: &Place, graphs: bool) -> CudaDevice {
 }
 
 /// An iteration of two events on two streams, one of which waits for the other.
-pub fn iterate(device: &mut CudaDevice, iteration: IterationId) -> (Begun, Result<(), DeviceError>) {
+pub fn iterate(device: &mut CudaDevice, iteration: IterationId) -> (Begun, Result<(), Error>) {
     let begun = device.begin(iteration);
     if begun == Begun::Enqueue {
         device.record(Stream::Offload, EventId(0));
@@ -83,7 +82,7 @@ fn what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards() {
         [(layout(0, total.0 + 1, 0), MemoryKind::Device), (layout(0, 16, 1 << 50), MemoryKind::PinnedHost)]
     {
         match device.allocate(wanted) {
-            Err(DeviceError { kind: Kind::OutOfMemory { what, needed, available }, .. }) => {
+            Err(Error { kind: Kind::OutOfMemory { what, needed, available }, .. }) => {
                 assert_eq!((what, needed), (kind, wanted.device().max(wanted.host)));
                 assert!(available > Bytes::ZERO && available < needed, "{available}");
             }

@@ -13,7 +13,7 @@ use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, Precision,
 use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::group::{alone, threads};
 use plimsoll_runtime::{
-    Checkpoint, Cpu, CpuOptions, CudaDevice, Device, Executor, Group, MemoryLayout, RuntimeError, Trainer,
+    Checkpoint, Cpu, CpuOptions, CudaDevice, Device, Error, Executor, Group, MemoryLayout, Trainer,
     TrainingPlan,
 };
 use plimsoll_testing::{between, random_schedule};
@@ -39,7 +39,7 @@ impl Case {
     }
 
     /// Contents of a device after some iterations.
-    pub fn train(&self, schedule: &Schedule, device: Box<dyn Device>) -> Result<Checkpoint, RuntimeError> {
+    pub fn train(&self, schedule: &Schedule, device: Box<dyn Device>) -> Result<Checkpoint, Error> {
         train(&self.network, &self.program, schedule, device)
     }
 
@@ -108,7 +108,7 @@ pub fn train(
     program: &Program,
     schedule: &Schedule,
     device: Box<dyn Device>,
-) -> Result<Checkpoint, RuntimeError> {
+) -> Result<Checkpoint, Error> {
     let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
     let loaded = executor.load(program, schedule)?;
     let optimizer = Region::optimizer_of(&program.resident);

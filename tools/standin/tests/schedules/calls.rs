@@ -12,7 +12,7 @@ use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_runtime::group::alone;
 use plimsoll_runtime::{
-    Cpu, CpuOptions, Executor, Kind, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+    Cpu, CpuOptions, Error, Executor, Kind, MemoryKind, MemoryLayout, Trainer, TrainingPlan,
 };
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -181,7 +181,7 @@ fn a_refused_call_is_one_message() {
                 }
                 (0..4).try_for_each(|_| executor.run(&loaded))
             };
-            run().map_err(|error: RuntimeError| error.to_string())
+            run().map_err(|error: Error| error.to_string())
         });
         let message = outcome.expect_err("the call was refused");
         println!("{call:?} gives {code}: {message}");

@@ -7,7 +7,7 @@ use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_runtime::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    Begun, Device, DeviceFacts, Error, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -121,11 +121,11 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.alternatives(call)
     }
 
-    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), Error> {
         self.inner.allocate(memory)
     }
 
-    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+    fn reserve(&mut self, room: Room) -> Result<(), Error> {
         self.inner.reserve(room)
     }
 
@@ -186,17 +186,17 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.submit();
     }
 
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
+    fn synchronise(&mut self) -> Result<(), Error> {
         self.inner.synchronise()?;
         let now = self.begun.wrapping_sub(1);
         if [Fault::Fails(now), Fault::FailsShort(now)].contains(&self.fault) {
             self.plant();
-            return Err(DeviceError::failed(Stream::Compute, "this iteration", "as the test asked"));
+            return Err(Error::failed(Stream::Compute, "this iteration", "as the test asked"));
         }
         let busy = (self.busy)();
         if busy > 0 {
             let why = format!("{busy} streams still run after it");
-            return Err(DeviceError::failed(Stream::Compute, "the end of an iteration", why));
+            return Err(Error::failed(Stream::Compute, "the end of an iteration", why));
         }
         Ok(())
     }
@@ -205,15 +205,15 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.event_seconds(event)
     }
 
-    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), Error> {
         self.inner.write(offset, data)
     }
 
-    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), Error> {
         self.inner.read(offset, data)
     }
 
-    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], Error> {
         self.inner.host(offset, bytes)
     }
 }

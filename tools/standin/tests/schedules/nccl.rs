@@ -5,7 +5,7 @@ use super::bodies::{Case, apart, bits, shared, sharing};
 use super::support::{keep, side_by_side};
 use plimsoll_ir::program::Role;
 use plimsoll_runtime::group::{alone, threads};
-use plimsoll_runtime::{Checkpoint, CudaDevice, Observation, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, CudaDevice, Error, Observation, Trainer};
 use std::time::{Duration, Instant};
 
 const ITERATIONS: u64 = 5;
@@ -24,7 +24,7 @@ fn two(case: &Case, virtual_workers: u64) -> Vec<Trainer> {
 
 /// Results of a worker.
 struct Ended {
-    outcome: Result<(), RuntimeError>,
+    outcome: Result<(), Error>,
     seen: Vec<Observation>,
     step: u64,
     state: Checkpoint,
