@@ -130,7 +130,7 @@ fn options_for_research_stand_under_their_own_heading() {
         ("compare", &["--without", "--no-pieces", "--seed"]),
         ("tune", &["--search", "--convexity"]),
         ("auto", &["--search", "--convexity"]),
-        ("trace", &["--relu", "--seed"]),
+        ("trace", &["--relu"]),
     ] {
         let has = |text: &str, option: &str| text.lines().any(|line| line.trim_start().starts_with(option));
         for asked in ["--help", "-h"] {

@@ -3,7 +3,7 @@
 //!
 //! The paper's policy is compared with the systems of the paper's own comparison, SuperNeurons in its three modes, and two
 //! controls: searches over the policy's own actions that learn nothing, with as many evaluations. Policy and controls run with
-//! three seeds. K-means is no network (`kmeans.rs`). The notes about the
+//! three seeds; with stochastic depth each seed has a different draw. K-means is no network (`kmeans.rs`). The notes about the
 //! rows are worked out from them (`reading.rs`).
 
 mod kmeans;
@@ -13,10 +13,13 @@ use crate::Clock;
 use crate::plot::Plot;
 use crate::subjects::{EVALUATIONS as OURS, Scale, device, floor, peak};
 use crate::table::{Table, cells, note, or_dash, percent};
+use crate::vdnn::mean;
 use plimsoll::ir::check::check;
+use plimsoll::ir::network::{Layer, Network};
+use plimsoll::ir::philox::{philox4x32, unit_f32};
 use plimsoll::ir::search_log::SearchLog;
 use plimsoll::ir::trace::Trace;
-use plimsoll::ir::{Bytes, Seconds};
+use plimsoll::ir::{Bytes, LayerId, Seconds};
 use plimsoll::tuner::model::devices::Modelled;
 use plimsoll::tuner::policies::papers::dqn::Control;
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan, plan_by_control, plan_with_log};
@@ -24,15 +27,19 @@ use std::collections::BTreeMap;
 
 /// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths each,
 /// and no batch.
-const WORKLOADS: [(&str, u64); 7] = [
+const WORKLOADS: [(&str, u64); 8] = [
     ("resnet56", 256),
     ("resnet110", 256),
     ("vgg16", 1024),
     ("vgg116", 256),
     ("unet", 8),
     (LSTM, 64),
+    (STOCHASTIC, 256),
     (KMEANS, 1 << 23),
 ];
+
+/// Network with stochastic depth.
+const STOCHASTIC: &str = "resnet-sd110";
 
 /// Recurrent network.
 const LSTM: &str = "lstm";
@@ -89,7 +96,7 @@ struct Row {
     /// Workload and batch.
     of: String,
     saved: f64,
-    /// Overhead of each of `SYSTEMS`.
+    /// Overhead of each of `SYSTEMS`; for several draws the mean.
     theirs: [Option<f64>; SYSTEMS.len()],
     plimsoll: Option<f64>,
     best: Runs,
@@ -146,11 +153,17 @@ impl Case {
     }
 }
 
-/// Makes the row of a case.
-fn row(of: String, saved: f64, case: &Case) -> Row {
+/// Returns the mean over draws, if there is a plan for each.
+fn mean_of(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
+    let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy, allow)).collect();
+    all.map(|all| mean(&all))
+}
+
+/// Makes a row from one case, or from a case for each seed.
+fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     let (mut best, mut last, mut seconds) = (Vec::new(), Vec::new(), 0.0);
     let mut controls = [Vec::new(), Vec::new()];
-    for seed in SEEDS {
+    for (seed, case) in SEEDS.into_iter().zip(cases.iter().cycle()) {
         let request = PlanRequest { seed, ..case.request(Policy::Dqn, EVALUATIONS) };
         let start = Clock::now();
         let (outcome, log) = plan_with_log(&case.trace, &request).expect("a sound request");
@@ -162,11 +175,20 @@ fn row(of: String, saved: f64, case: &Case) -> Row {
             made.extend(case.planned(&outcome));
         }
     }
-    let theirs = SYSTEMS.map(|(_, policy, allow)| case.policy(policy, allow));
-    let plimsoll = case.policy(Policy::Plimsoll, Allow::ALL);
+    let theirs = SYSTEMS.map(|(_, policy, allow)| mean_of(cases, policy, allow));
+    let plimsoll = mean_of(cases, Policy::Plimsoll, Allow::ALL);
     let [random, annealing] = controls.map(Runs::new);
-    let [best, last] = [best, last].map(Runs::new);
-    Row { of, saved, theirs, plimsoll, best, last, random, annealing, seconds }
+    Row {
+        of,
+        saved,
+        theirs,
+        plimsoll,
+        best: Runs::new(best),
+        last: Runs::new(last),
+        random,
+        annealing,
+        seconds,
+    }
 }
 
 /// Returns the makespan of the last policy, in seconds; `None` if everything was kept.
@@ -185,36 +207,78 @@ fn empty_table() -> Table {
     Table::new(
         "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
          saved of what is not resident: none of these moves parameters. Medians of three seeds, and from where to where they \
-         reach.",
+         reach; with stochastic depth each seed has a draw of its own, and the others have the mean of the three.",
         &format!("workload (batch) | saved | {systems} | {own}"),
         plot,
     )
 }
 
-/// Returns a workload's case.
-fn case(scale: &Scale, name: &str, batch: u64, saved: f64) -> Case {
-    let device = device("gtx1080ti", false);
-    let trace = if name == KMEANS {
-        kmeans::trace(if scale.small { kmeans::FEW } else { batch }, &device)
-    } else {
-        let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
-        scale.subject(name, side, device).trace(batch)
+/// Removes from a residual network the blocks that one iteration of stochastic depth drops (Huang et al. 2016): the last with
+/// probability 1/2, those before it with linearly less. Blocks that change the shape stay.
+fn drop_blocks(network: &mut Network, seed: u64) {
+    let block_of = |name: &str| Some(name.strip_prefix("layer")?.rsplit_once('.')?.0.to_owned());
+    let mut blocks: Vec<String> = Vec::new();
+    for layer in &network.layers {
+        let block = block_of(&layer.name).map(|block| block.trim_end_matches(".downsample").to_owned());
+        blocks.extend(block.filter(|block| !blocks.contains(block)));
+    }
+    let dropped = |number: usize| {
+        let probability = 0.5 * (number + 1) as f32 / blocks.len() as f32;
+        unit_f32(philox4x32(seed, [number as u32, 0, 0, 0])[0]) < probability
     };
-    Case::new(trace, device, saved, scale.small)
+    let changes_shape = |block: &str| {
+        network.layers.iter().any(|layer| layer.name.starts_with(&format!("layer{block}.downsample")))
+    };
+    let gone: Vec<&String> = blocks
+        .iter()
+        .enumerate()
+        .filter(|(number, block)| dropped(*number) && !changes_shape(block))
+        .map(|(_, block)| block)
+        .collect();
+    let (mut kept, mut places) = (Vec::new(), Vec::<LayerId>::new());
+    for layer in &network.layers {
+        let inputs: Vec<LayerId> = layer.inputs.iter().map(|input| places[input.index()]).collect();
+        if block_of(&layer.name).is_some_and(|block| gone.contains(&&block)) {
+            // Nothing but the block's last layer is read from outside, in whose place comes what its first layer reads.
+            places.push(inputs[0]);
+            continue;
+        }
+        places.push(LayerId(kept.len() as u32));
+        kept.push(Layer { inputs, ..layer.clone() });
+    }
+    network.layers = kept;
+}
+
+/// Returns a workload's cases: one, or one for each seed's draw of stochastic depth.
+fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Vec<Case> {
+    let device = device("gtx1080ti", false);
+    let case = |trace| Case::new(trace, device, saved, scale.small);
+    if name == KMEANS {
+        let points = if scale.small { kmeans::FEW } else { batch };
+        return vec![case(kmeans::trace(points, &device))];
+    }
+    let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
+    let subject = || scale.subject(if name == STOCHASTIC { "resnet110" } else { name }, side, device);
+    if name == STOCHASTIC {
+        return SEEDS
+            .map(|seed| case(subject().changed(|network| drop_blocks(network, seed)).trace(batch)))
+            .into();
+    }
+    vec![case(subject().trace(batch))]
 }
 
 pub fn overheads(scale: &Scale) -> Table {
     let mut table = empty_table();
     let mut rows = Vec::new();
     let mut floors = BTreeMap::new();
-    let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[6]] } else { &WORKLOADS[..] };
+    let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[7]] } else { &WORKLOADS[..] };
     for (name, batch) in workloads {
         for saved in scale.pick(&REDUCTIONS, 2) {
-            let (case, of) = (case(scale, name, *batch, *saved), format!("{name} ({batch})"));
-            if case.budget < floor(&case.trace) {
-                floors.insert(of.clone(), percent(case.most_saved()));
+            let cases = cases(scale, name, *batch, *saved);
+            if let Some(case) = cases.iter().find(|case| case.budget < floor(&case.trace)) {
+                floors.insert(format!("{name} ({batch})"), percent(case.most_saved()));
             }
-            let row = row(of, *saved, &case);
+            let row = row(format!("{name} ({batch})"), *saved, &cases);
             add(&mut table, &row, scale.small || *name == PLOTTED);
             rows.push(row);
         }
@@ -232,8 +296,8 @@ pub fn overheads(scale: &Scale) -> Table {
          could not run the recomputing one on ResNet.");
     table.notes.push(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
     note!(table;
-        "Why superneurons has some plans on LSTM: an LSTM is unrolled into ops, where the paper's is a single call of \
-         cuDNN. The paper's stochastic depth is left out.");
+        "Why the others have plans with stochastic depth and superneurons has some on LSTM: a draw is a trace of its own \
+         here, known before it is planned, and an LSTM is unrolled into ops, where the paper's is a single call of cuDNN.");
     note!(table; "`-`: the policy has no plan in that memory.");
     for (of, most) in floors {
         note!(table; "{of}: no plan saves more than {most}; the rest is what a single op reads and writes.");

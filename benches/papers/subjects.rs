@@ -124,6 +124,13 @@ impl Subject {
         self
     }
 
+    /// Returns the same subject with a different network, which no other subject has.
+    pub fn changed(mut self, change: impl FnOnce(&mut Network)) -> Subject {
+        change(&mut self.network);
+        self.key = format!("{} {:?}", self.key, self.network.layers);
+        self
+    }
+
     /// Returns one iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
         self.program(batch).trace

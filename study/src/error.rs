@@ -162,11 +162,14 @@ impl From<NetworkError> for Error {
 impl From<plimsoll_tuner::Error> for Error {
     fn from(error: plimsoll_tuner::Error) -> Error {
         let kind = match error.kind {
-            plimsoll_tuner::Kind::Usage => Kind::Usage,
+            plimsoll_tuner::Kind::Usage | plimsoll_tuner::Kind::Unrelated => Kind::Usage,
             plimsoll_tuner::Kind::Internal => Kind::Internal,
         };
         let ours = Error::new(kind, &error);
-        Error { help: error.help.map(str::to_owned), ..ours }
+        match error.kind {
+            plimsoll_tuner::Kind::Unrelated => ours.help("leave --from out, so that the plan is made anew"),
+            _ => ours,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Text on the rows of DQN's figure 5, and the paper's claims that they contradict. Every number, and every ranking, is worked
 //! out from the rows.
 
-use super::{KMEANS, LSTM, Row, SYSTEMS};
+use super::{KMEANS, LSTM, Row, STOCHASTIC, SYSTEMS};
 use crate::claims::Claims;
 use crate::table::{Table, at_most, claim, note, percent};
 use crate::vdnn::mean;
@@ -127,7 +127,20 @@ fn weakest(rows: &[Row]) -> String {
     means.sort_by(|a, b| b.1.total_cmp(&a.1));
     let list: Vec<String> =
         means.iter().map(|(name, mean, count)| format!("{name} {} ({count} rows)", percent(*mean))).collect();
-    format!("What dqn costs on average where it has a plan, the most first: {}.", list.join(", "))
+    let place = means.iter().position(|(name, ..)| name.starts_with(STOCHASTIC));
+    let stochastic = match place {
+        Some(0) => "stochastic depth is the weakest, as in the paper".to_owned(),
+        Some(place) => format!(
+            "stochastic depth, the paper's weakest, is number {} of {} here, since each draw has a plan of its own",
+            place + 1,
+            means.len()
+        ),
+        None => "stochastic depth is not among them".to_owned(),
+    };
+    format!(
+        "What dqn costs on average where it has a plan, the most first: {}; {stochastic}.",
+        list.join(", ")
+    )
 }
 
 /// Explains the rows in which others are ahead, with the largest lead.
@@ -158,9 +171,11 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
             claims.hold(&format!("DQN takes less time than {name} (§5.1)"), numbers, no_longer(dqn, other));
         }
     }
-    for row in rows.iter().filter(|row| row.of.starts_with(KMEANS) && row.dqn().is_some()) {
-        let words = "Of these four only DQN supports K-means (§5.1)";
-        claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
+    for (of, what) in [(KMEANS, "K-means"), (STOCHASTIC, "ResNet with stochastic depth")] {
+        for row in rows.iter().filter(|row| row.of.starts_with(of) && row.dqn().is_some()) {
+            let words = format!("Of these four only DQN supports {what} (§5.1)");
+            claims.hold(&words, row.name(), row.theirs.iter().all(Option::is_none));
+        }
     }
     for row in rows.iter().filter(|row| row.of.starts_with(LSTM) && row.dqn().is_some()) {
         let words = "Of these four only TFLMS and DQN work on LSTM (§5.1)";
@@ -171,7 +186,7 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
         let words = "DQN saves as much memory as any of the other three (§5.1)";
         claims.hold(words, row.name(), row.dqn().is_some());
     }
-    let weak = ["unet", LSTM];
+    let weak = ["unet", LSTM, STOCHASTIC];
     let is_weak = |row: &Row| weak.iter().any(|name| row.of.starts_with(name));
     let is_strong = |row: &Row| !is_weak(row) && !row.of.starts_with(KMEANS);
     for row in rows.iter().filter(|row| is_weak(row)) {
@@ -180,7 +195,7 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
         if let (Some(dqn), false) = (row.dqn(), strong.is_empty()) {
             let mean = mean(&strong);
             claim!(claims;
-                "DQN costs more time on U-Net and LSTM than on ResNet and VGG, their mean (§5.2)";
+                "DQN costs more time on U-Net, LSTM and stochastic depth than on ResNet and VGG, their mean (§5.2)";
                 "{} ({} over {})", row.name(), percent(dqn), percent(mean); no_longer(mean, dqn));
         }
     }

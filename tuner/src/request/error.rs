@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Kind {
     /// The input cannot be used.
     Usage,
+    /// The earlier schedule is of a different trace: plan without it.
+    Unrelated,
     /// A bug of this crate. Report it, with the trace.
     Internal,
 }
@@ -20,19 +22,17 @@ pub struct Error {
     pub kind: Kind,
     /// Fault, with its names and numbers.
     pub message: String,
-    /// Advice.
-    pub help: Option<&'static str>,
 }
 
 impl Error {
     /// Returns an error about input that cannot be used.
     pub(crate) fn usage(message: impl fmt::Display) -> Error {
-        Error { kind: Kind::Usage, message: message.to_string(), help: None }
+        Error { kind: Kind::Usage, message: message.to_string() }
     }
 
     /// Returns the error of a bug.
     pub(crate) fn internal(message: impl fmt::Display) -> Error {
-        Error { kind: Kind::Internal, message: format!("internal error{message}"), help: None }
+        Error { kind: Kind::Internal, message: format!("internal error{message}") }
     }
 }
 

@@ -605,8 +605,7 @@ mod tests {
         let mut shapes = std::collections::HashSet::new();
         let plain = entries().iter().map(|entry| entry.name).filter(|name| !name.contains('<'));
         // One of each family.
-        let families =
-            ["vgg16", "resnet50", "resnet110-cifar", "resnet1202-imagenet", "wrn-28-10", "resnet-sd110"];
+        let families = ["vgg16", "resnet50", "resnet110-cifar", "resnet1202-imagenet", "wrn-28-10"];
         for name in plain.chain(families) {
             let network = build(&usual(name).expect("it is in the zoo")).expect("it can be built");
             let program = lower(&network, 8, &LowerOptions::default()).expect("it can be lowered");

@@ -20,7 +20,7 @@ use super::{first, stages};
 use crate::iteration::earlier::Earlier;
 use crate::iteration::values::PARTS;
 use crate::place::realise::{Case, Realised};
-use crate::request::{Error, Outcome, PlanRequest};
+use crate::request::{Error, Kind, Outcome, PlanRequest};
 use plimsoll_ir::search_log::SearchLog;
 
 /// A plan within this share of the bound is not improved.
@@ -35,10 +35,10 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
     let values = case.values();
     let Some(mut decisions) = earlier.decisions(case.trace, &values) else {
         let (earlier, trace) = (earlier.trace(), &case.trace.name);
-        let unrelated = Error::usage(format_args!(
+        let message = format!(
             "the earlier schedule is of `{earlier}`, which has no tensor of `{trace}`, so that nothing of it can be taken over"
-        ));
-        return Err(Error { help: Some("leave --from out, so that the plan is made anew"), ..unrelated });
+        );
+        return Err(Error { kind: Kind::Unrelated, message });
     };
     if !case.request.allow.pieces {
         decisions.parts.fill(PARTS);
