@@ -7,7 +7,7 @@
 //!
 //! An independent plan of a batch size takes some ten times as long as one that is adapted from its neighbour's plan
 //! ([`crate::PlanRequest::from`]), which is only a little slower. So most batch sizes are carried from the nearest, which shows
-//! where the short epochs are, and independent plans are made if they could change the choice ([`Search::settle`]).
+//! where the short epochs are, and independent plans are made if they could change the choice (`Search::settle`).
 //!
 //! The shortest epoch alone is the wrong goal if differences are noise: a batch that swaps 20 GiB in each iteration may promise
 //! 0.1 % over one that swaps nothing. So among the batch sizes whose epoch is within a share of the shortest, the choice is the
