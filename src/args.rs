@@ -2,8 +2,6 @@
 //!
 //! These doc comments are the help texts. Planned features are absent.
 
-#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
-
 mod planning;
 
 use planning::policy_help;

@@ -12,7 +12,6 @@ use plimsoll::ir::trace::Trace;
 pub struct Blobs {
     /// All blobs, including the images.
     pub data: Bytes,
-    /// The images.
     pub images: Bytes,
     pub largest: Bytes,
     /// A byte for each element of a ReLU's output, which Layrub's ReLUs keep (§4.2).

@@ -95,7 +95,6 @@ pub struct Cluster {
     pub passes: u64,
     /// Seconds that the exchange adds to an update.
     pub exchange_seconds: Seconds,
-    /// Seconds of an update.
     pub update_seconds: Seconds,
 }
 

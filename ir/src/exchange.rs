@@ -99,7 +99,6 @@ pub struct Interconnect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// First byte.
     pub first_byte: Bytes,
     /// Length, at least 1 byte.
     pub bytes: Bytes,

@@ -39,7 +39,6 @@ pub struct Shape {
     pub height: u32,
     /// Columns.
     pub width: u32,
-    /// Channels.
     pub channels: u32,
 }
 
@@ -77,7 +76,6 @@ pub struct Window {
 /// The axis along which activations are concatenated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
-    /// Channels.
     Channels,
     /// Rows: one activation below the other, or one step of a sequence after the other.
     Rows,
@@ -86,7 +84,6 @@ pub enum Axis {
 /// The unit that has a separate bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extent {
-    /// Each channel.
     Channels,
     /// Each channel at each position: the learned positions of a sequence.
     Positions,
@@ -266,10 +263,7 @@ pub enum LayerKind {
         ceiling: f32,
     },
     /// A function of each element.
-    Activation {
-        /// The function.
-        function: Function,
-    },
+    Activation { function: Function },
     /// Largest of each window.
     MaxPool {
         /// Sliding window.

@@ -28,7 +28,6 @@ pub struct Profile {
     pub budget_bytes: Bytes,
     /// Cost of measuring one op; the samples exclude it already.
     pub overhead_seconds: Seconds,
-    /// Samples of the link.
     pub link: LinkSamples,
     /// Ops, at every measured batch size.
     pub batches: Vec<BatchSamples>,
@@ -172,7 +171,6 @@ pub struct OpSamples {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlternativeSamples {
-    /// Name of the alternative.
     pub name: String,
     /// Workspace at this batch size.
     pub workspace_bytes: Bytes,

@@ -79,7 +79,6 @@ pub enum Operand {
 pub struct Region {
     /// Name, such as `layer1.0.conv2.weight`; unique together with the role.
     pub name: String,
-    /// Role.
     pub role: Role,
     /// Offset from the start of the resident part; a multiple of [`STORAGE_ALIGNMENT`].
     pub offset: Bytes,

@@ -8,7 +8,6 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SearchLog {
-    /// Steps.
     pub steps: Vec<SearchStep>,
 }
 
@@ -21,7 +20,6 @@ pub struct SearchStep {
     /// An iteration by the decisions of annealing, before they had addresses; `None` if nothing was annealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_seconds: Option<Seconds>,
-    /// Result.
     pub result: StepResult,
 }
 

@@ -17,9 +17,7 @@ use serde::{Deserialize, Serialize};
 /// The start and end of a command, from the start of the iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Start.
     pub start: Seconds,
-    /// End.
     pub end: Seconds,
 }
 
@@ -64,7 +62,6 @@ pub enum Cause {
 pub struct Totals {
     /// Seconds in commands, by [`Stream::index`].
     pub busy: [Seconds; 3],
-    /// Seconds in stalls.
     pub stalled: [Seconds; 3],
     /// Seconds from the stream's last command until the end of the iteration.
     pub idle: [Seconds; 3],
@@ -87,7 +84,6 @@ pub struct Totals {
 pub struct PoolEvent {
     /// Time of the event.
     pub at: Seconds,
-    /// Buffer.
     pub buffer: BufferId,
     /// Size of the buffer.
     pub bytes: Bytes,

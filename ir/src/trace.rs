@@ -54,7 +54,6 @@ pub struct Tensor {
 pub enum TensorKind {
     /// Samples or labels.
     Input,
-    /// An activation.
     Activation,
     /// A gradient of an activation.
     Gradient,
@@ -76,7 +75,6 @@ pub struct Op {
     pub phase: Phase,
     /// Duration.
     pub seconds: Seconds,
-    /// Tensors that the op reads.
     pub reads: Vec<TensorId>,
     /// Tensors that the op writes; one that it also reads is updated in place.
     pub writes: Vec<TensorId>,

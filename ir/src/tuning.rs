@@ -152,7 +152,6 @@ pub struct Planned {
     pub offloaded_bytes: Bytes,
     /// Seconds in which the link swaps, out and in, stalls or not.
     pub swapping_seconds: Seconds,
-    /// Recomputed ops.
     pub recomputed_ops: u64,
     /// Bytes of the tensors that the recomputed ops write; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -174,7 +173,6 @@ pub struct Run {
     pub batch: u64,
     /// Figures predicted by the model.
     pub predicted: Option<Figures>,
-    /// Measured figures.
     pub measured: Option<Figures>,
     /// Reason why it was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,9 +199,7 @@ pub struct PolicyRun {
     pub policy: String,
     /// Makespan; `None` without a plan.
     pub makespan_seconds: Option<Seconds>,
-    /// Bytes offloaded.
     pub offloaded_bytes: Bytes,
-    /// Bytes prefetched.
     pub prefetched_bytes: Bytes,
     /// Bytes of the tensors that recomputed ops write; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,6 @@ pub enum ReluStorage {
     /// The mask if no other backward op needs its output, otherwise the output, which is kept anyway.
     #[default]
     Auto,
-    /// The output.
     Output,
     /// The mask, one bit per element (Layrub §4.2). If a different op also needs the output, the output dies one op earlier
     /// than with [`ReluStorage::Output`], before the gradient of the same size is born.

@@ -54,6 +54,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Returns a loaded program with meaningless input.
+    /// Returns a machine that measures on this device.
     pub fn new(program: &Program, loaded: Loaded) -> Prepared {
         Prepared { loaded, alternatives: Vec::new(), images: noise(program), labels: labels(program) }
     }

@@ -71,6 +71,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// Returns no samples, of these batches.
     pub fn new(batches: &[u64]) -> Measured {
         Measured {
             overhead: None,

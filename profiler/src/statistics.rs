@@ -8,7 +8,6 @@ use plimsoll_ir::Seconds;
 /// The median of some samples and its accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Centre {
-    /// Median.
     pub median: Seconds,
     /// Median absolute deviation from the median.
     pub deviation: Seconds,

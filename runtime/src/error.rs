@@ -37,11 +37,9 @@ pub enum Kind {
     Missing(Instead),
     /// Reduce the memory needed.
     OutOfMemory {
-        /// Kind of memory.
         what: MemoryKind,
         /// Bytes requested.
         needed: Bytes,
-        /// Bytes available.
         available: Bytes,
     },
     /// Lower the budget: the driver has no memory for what a call needs in addition to the allocation.
@@ -64,13 +62,10 @@ pub enum Instead {
 /// Memory that is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Device memory.
     Device,
-    /// Host memory.
     Host,
     /// Memory of a machine whose device and host share it.
     DeviceAndHost,
-    /// Pinned host memory.
     PinnedHost,
 }
 

@@ -50,7 +50,6 @@ pub struct Observation {
     pub step: u64,
     /// Its epoch, from 0.
     pub epoch: u64,
-    /// Its learning rate.
     pub learning_rate: f64,
     /// Mean loss of the batch, before the update.
     pub loss: f32,

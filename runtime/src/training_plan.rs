@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// The network and how it is trained: everything that the results depend on besides the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingPlan {
-    /// The network.
     pub network: NetworkSpec,
     /// Samples in an iteration; if there are several virtual workers, samples of one of them.
     pub batch: u64,

@@ -1,7 +1,5 @@
 //! Options of the commands that work on traces and schedules alone: plan, compare, check, simulate.
 
-#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
-
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use plimsoll_ir::schedule::Duplex;

@@ -15,9 +15,7 @@ const STUDIES: &str = "studies";
 /// A script to run, with replacements for the arguments of its calls of `plimsoll.tune`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// Path of the script.
     pub path: PathBuf,
-    /// Arguments of the script.
     pub arguments: Vec<OsString>,
     /// Budget; a fraction refers to the memory of eager execution.
     pub budget: Option<Size>,

@@ -16,7 +16,6 @@ const SLOW: BytesPerSecond = BytesPerSecond(1e6);
 /// Device and its settings.
 #[derive(Clone)]
 pub enum Setup {
-    /// The CPU.
     Cpu(CpuOptions),
     /// An NVIDIA GPU.
     Cuda(Gpu),

@@ -3,8 +3,6 @@
 //! The command line and `plimsoll.toml` fill these structs, and their doc comments are the help texts; jobs read them, and the
 //! default name of a study follows from them ([`crate::naming`]). Contradictions between options are refused here.
 
-#![allow(missing_docs, reason = "flattened groups are documented where they are defined")]
-
 use crate::data::DataSource;
 use crate::device::{Setup, of_processor, processor, threads_are_sound};
 use crate::error::Error;

@@ -25,13 +25,11 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 /// Description of a workload in configs and reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct About {
-    /// The network.
     pub network: NetworkSpec,
     /// Source of the data, as [`DataSource`](crate::data::DataSource) is written, if known.
     pub data: Option<String>,
     /// Description of the data, with their shape and number.
     pub data_in_words: String,
-    /// The device.
     pub device: String,
     /// Processor threads that compute; 1 if a GPU computes.
     pub threads: u32,

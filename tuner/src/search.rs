@@ -93,7 +93,6 @@ pub struct Planned {
     pub candidate: Candidate,
     /// Log of the planner's search.
     pub log: SearchLog,
-    /// Seconds of planning.
     pub planning: Seconds,
     /// `true` if adapted from the plan of a different batch size: an independent plan may be faster.
     pub carried: bool,
@@ -216,7 +215,6 @@ pub struct Search {
 pub struct Choice {
     /// Plan at that batch size.
     pub plan: Planned,
-    /// Reason for the choice.
     pub reason: Reason,
 }
 
@@ -524,7 +522,6 @@ pub struct Moved {
     pub recomputed_ops: u64,
     /// Bytes of their outputs.
     pub recomputed: Bytes,
-    /// Seconds of recomputing.
     pub recomputing: Seconds,
 }
 

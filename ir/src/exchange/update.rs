@@ -141,7 +141,6 @@ struct Run<'a> {
     updates: Vec<bool>,
     /// `true` if the present iteration is a pass without the update, which completes nothing.
     is_pass: bool,
-    /// Commands by stream.
     streams: [Vec<CommandId>; 3],
     /// Previous transfer that each command waits for on a half-duplex link.
     transfer_before: Vec<Option<CommandId>>,

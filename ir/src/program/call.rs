@@ -45,7 +45,6 @@ pub struct PoolShape {
     pub input: [u32; 2],
     /// Rows and columns of the output.
     pub output: [u32; 2],
-    /// Channels.
     pub channels: u32,
     /// Sliding window.
     pub window: Window,
@@ -182,7 +181,6 @@ impl RotaryShape {
 /// too ([`Call::operands`] holds all this as data). Computed in place, two operands are the same tensor; each call says where
 /// that is allowed. Sums run in a fixed order: the same inputs give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
 pub enum Call {
     /// x, weight, \[bias\] -> y.
     ConvForward { shape: ConvShape },

@@ -8,7 +8,6 @@ pub(crate) struct Resident {
     pub regions: Vec<Region>,
     /// Bytes of all regions.
     pub bytes: Bytes,
-    /// Regions of each layer.
     pub layers: Vec<LayerRegions>,
     /// Offset of [`Hyper`](plimsoll_ir::program::Hyper).
     pub hyper: Bytes,

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 /// Location of the host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostMemory {
-    /// Anonymous memory.
     #[default]
     Anonymous,
     /// A file of this name, which must not exist yet. Its name is removed as soon as it is mapped, its blocks when the

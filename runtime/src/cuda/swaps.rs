@@ -68,7 +68,6 @@ pub struct PinnedSlab {
 /// A command of a schedule, reduced to what swapping needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapCommand {
-    /// Its stream.
     pub stream: Stream,
     /// Earlier commands that must have ended before it starts.
     pub needs: Progress,

@@ -47,7 +47,6 @@ pub struct CommandRun {
     pub bytes: Bytes,
     /// Predicted start.
     pub start: Seconds,
-    /// Predicted seconds.
     pub predicted: Seconds,
     /// Measured seconds, if measured.
     pub measured: Option<Seconds>,

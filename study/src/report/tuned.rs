@@ -36,7 +36,6 @@ pub struct Tuned {
     pub profile: Profile,
     /// Chosen iteration.
     pub trace: Trace,
-    /// Its schedule.
     pub schedule: Schedule,
 }
 

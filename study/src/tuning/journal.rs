@@ -33,14 +33,12 @@ pub struct Noted {
     /// Digest of all inputs of the plan.
     made_for: String,
     batch: u64,
-    /// Seconds of planning.
     pub planning_seconds: Seconds,
     /// `true` if it was made from the plan of a different batch size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub carried: bool,
     /// `None` if no plan fits.
     pub schedule: Option<Schedule>,
-    /// Log of the search.
     pub search: SearchLog,
 }
 

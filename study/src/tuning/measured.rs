@@ -32,6 +32,7 @@ impl Ran {
         Ran { plan, predicted, measured, confirmed }
     }
 
+    /// Samples of its iteration.
     pub fn batch(&self) -> u64 {
         self.plan.candidate.batch
     }
@@ -89,6 +90,7 @@ impl Ran {
         if self.measured.is_some() { "measured" } else { "modelled" }
     }
 
+    /// Returns `true` if it neither swaps nor recomputes.
     pub fn keeps_everything(&self) -> bool {
         self.plan.candidate.keeps_everything()
     }

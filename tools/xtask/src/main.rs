@@ -7,6 +7,7 @@
 
 mod arrows;
 mod count;
+mod documented;
 mod pictures;
 mod readme;
 mod tree;
@@ -24,6 +25,7 @@ type Check = (&'static str, fn(&Tree) -> Faults);
 /// All checks, in the order in which `ci` runs them: the fastest first.
 const CHECKS: &[Check] = &[
     ("arrows", |tree| Ok(arrows::check(tree))),
+    ("documented", |tree| Ok(documented::check(tree))),
     ("fmt", |_| cargo(&["fmt", "--all", "--check"])),
     ("lock", |_| cargo(&["update", "--workspace", "--locked", "--manifest-path", "tools/fuzz/Cargo.toml"])),
     ("clippy", |_| {

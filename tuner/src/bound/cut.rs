@@ -82,6 +82,7 @@ pub(super) struct Cheapest {
 }
 
 impl Cut {
+    /// Returns the cut at an instant.
     pub fn new(instant: &Instant) -> Cut {
         let makers = instant.makers.len();
         let mut next = node_of(makers);

@@ -114,6 +114,7 @@ type Key<Order> = (Slot, Direction, [Slot; 2], Order);
 pub struct Transfers<Order>(Vec<(Key<Order>, Transfer)>);
 
 impl<Order: Copy + Ord> Transfers<Order> {
+    /// Returns no transfers.
     pub fn new() -> Transfers<Order> {
         Transfers(Vec::new())
     }
@@ -129,6 +130,7 @@ impl<Order: Copy + Ord> Transfers<Order> {
         self.0.push(((before, direction, [Slot::START; 2], order), transfer));
     }
 
+    /// Returns the transfers in their order.
     pub fn sorted(mut self) -> TiVec<TransferId, Transfer> {
         self.0.sort_by_key(|(key, transfer)| (*key, transfer.residency));
         self.0.into_iter().map(|(_, transfer)| transfer).collect()

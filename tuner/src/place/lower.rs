@@ -84,7 +84,6 @@ struct ResidencyState {
 /// State of a tensor while the list is made.
 #[derive(Clone, Debug, Default)]
 struct TensorState {
-    /// Open residencies.
     open: Vec<ResidencyId>,
     /// Copies on the host, latest last.
     host: Vec<HostCopy>,

@@ -342,7 +342,6 @@ pub(super) unsafe fn dropout(drop: &Dropout, accumulate: bool, [x, y]: [Map; 2],
 pub(super) struct Part {
     /// Rows of either tensor.
     pub rows: u64,
-    /// Channels of the part.
     pub channels: u64,
     /// The part's first channel in the whole.
     pub first: u64,

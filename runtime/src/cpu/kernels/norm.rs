@@ -37,6 +37,7 @@ impl Chunks {
         self.rows_of_chunk.min(self.rows) * self.channels
     }
 
+    /// Number of its elements.
     pub fn count(self) -> usize {
         self.rows.div_ceil(self.rows_of_chunk)
     }

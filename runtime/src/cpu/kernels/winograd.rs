@@ -326,6 +326,7 @@ impl Work {
         Work { patches, outputs, width, parts: outputs.channels.div_ceil(width), tiles }
     }
 
+    /// Returns the work of a forward convolution.
     pub fn forward(s: &ConvShape) -> Work {
         let outputs = Outputs { image: s.output.map(|n| n as usize), channels: s.out_channels as usize };
         Work::new(Patches::new(s.batch, s.input, s.output, s.window.padding, s.in_channels), outputs)

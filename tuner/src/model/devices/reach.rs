@@ -21,7 +21,6 @@ pub struct Reach {
 /// Generation of devices: the kernels that libraries have for it are the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generation {
-    /// Name of the generation.
     pub name: &'static str,
     /// Shares that its kernels reach.
     pub reach: Reach,

@@ -45,6 +45,7 @@ struct Fit {
 }
 
 impl<'a> Fits<'a> {
+    /// Returns a search for addresses below a limit.
     pub fn new(items: &'a TiSlice<ItemId, Item>, alignment: u64, limit: u64) -> Fits<'a> {
         let current = Fit { offsets: TiVec::new(), excess: u64::MAX };
         let shelf = Shelf::new(items);

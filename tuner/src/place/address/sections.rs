@@ -31,6 +31,7 @@ pub(super) struct Part<Of> {
 }
 
 impl<Of> Part<Of> {
+    /// Size of its range of addresses.
     pub fn bytes(&self) -> u64 {
         self.high - self.low
     }
@@ -47,10 +48,12 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// First of its sections.
     pub fn first(&self) -> SectionId {
         self.parts[0].of
     }
 
+    /// Last of its sections.
     pub fn last(&self) -> SectionId {
         self.parts[self.parts.len() - 1].of
     }

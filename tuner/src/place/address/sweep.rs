@@ -145,6 +145,7 @@ pub(super) struct Time {
 }
 
 impl Time {
+    /// Returns the direction of a sweep over these items.
     pub fn new(items: &TiSlice<ItemId, Item>, backward: bool) -> Time {
         Time { end: end(items), backward }
     }
@@ -391,6 +392,7 @@ pub(super) struct Away(
 );
 
 impl Away {
+    /// Returns the costs of being away until a slot.
     pub fn new(curve: Curve, end: Slot) -> Away {
         let all = f64::from(end.0);
         let of = |slots: u32| {
@@ -404,6 +406,7 @@ impl Away {
         Away((0..=end.0).map(of).collect())
     }
 
+    /// Cost of an edge next to this neighbour.
     pub fn cost(&self, edge: Slot, neighbour: Slot) -> f64 {
         self.0[neighbour.index().abs_diff(edge.index())]
     }

@@ -52,6 +52,7 @@ struct Progress {
 }
 
 impl<'a> Forest<'a> {
+    /// Returns a search for addresses below a limit.
     pub fn new(items: &'a TiSlice<ItemId, Item>, alignment: u64, limit: u64) -> Forest<'a> {
         if most_alive(items) > limit || largest_problem(items) > MOST_ITEMS {
             return Forest { items, limit, trees: Vec::new(), hopeless: true };

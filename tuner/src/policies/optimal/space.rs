@@ -246,6 +246,7 @@ impl Space {
         members(self.versions[value]).next() == Some(value)
     }
 
+    /// Bytes of a set of values.
     pub fn bytes(&self, set: Set) -> u64 {
         members(set).map(|v| self.values[v].bytes).sum()
     }

@@ -47,6 +47,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
+    /// Returns the stages of a trace.
     pub fn new(trace: &Trace, gaps: &Gaps, maps: &TiSlice<GapId, bool>) -> Stages {
         let mut stages: TiVec<StageId, Stage> = TiVec::new();
         let mut of_slot: TiVec<Slot, StageId> = vec![StageId(0)].into();

@@ -94,6 +94,7 @@ pub(super) struct Folded {
 }
 
 impl<'a> Blocks<'a> {
+    /// Returns the repeated blocks of a trace.
     pub fn find(trace: &'a Trace) -> Blocks<'a> {
         let mut first: TiVec<TensorId, _> = vec![None; trace.tensors.len()].into();
         for (i, op) in trace.ops.iter().enumerate() {

@@ -37,6 +37,7 @@ pub(super) struct Chosen {
 }
 
 impl Candidates {
+    /// Returns no candidates.
     pub fn new(case: &Case<'_>) -> Candidates {
         let PlanRequest { allow, budget, .. } = *case.request;
         let least = if allow.recompute { 0 } else { least_moved(case.trace, budget).0 };
@@ -103,6 +104,7 @@ impl Candidates {
         Ok(())
     }
 
+    /// Shortest makespan found, in seconds.
     pub fn fastest(&self) -> f64 {
         self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
     }

@@ -76,6 +76,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
+    /// Returns a judge of the decisions of a problem.
     pub fn new(problem: &'a Problem<'a>) -> Judge<'a> {
         let Problem { case, values, .. } = *problem;
         Judge {

@@ -38,6 +38,7 @@ pub(super) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
+    /// Returns the problem of a case.
     pub fn new(case: &'a Case<'a>, values: &'a Values) -> Problem<'a> {
         let open = open_gaps(case, values);
         let kinds = alike(case, values, &open);
@@ -65,6 +66,7 @@ impl<'a> Problem<'a> {
         }
     }
 
+    /// Gap with this number.
     pub fn gap(&self, g: GapId) -> &'a Gap {
         &self.values.gaps[g]
     }
@@ -74,6 +76,7 @@ impl<'a> Problem<'a> {
         self.values.bytes[self.gap(g).value]
     }
 
+    /// Returns `true` if the search may use a trick.
     pub fn uses(&self, trick: Trick) -> bool {
         self.case.request.uses(trick)
     }

@@ -60,6 +60,7 @@ pub(super) struct Game<'a> {
 }
 
 impl<'a> Game<'a> {
+    /// Returns the game of a case.
     pub fn new(case: &'a Case<'a>, values: &'a Values) -> Game<'a> {
         let gap = |g: GapId| &values.gaps[g];
         let least = case.pool / DUST + 1;

@@ -67,6 +67,7 @@ pub(super) struct Learner {
 }
 
 impl Learner {
+    /// Returns a learner that has seen nothing.
     pub fn new(graph: Graph, seed: u64) -> Learner {
         let mut random = Random::new(seed);
         Learner {
@@ -83,6 +84,7 @@ impl Learner {
         }
     }
 
+    /// Begins an episode.
     pub fn begin(&mut self) {
         self.replay.push(Episode::default());
     }

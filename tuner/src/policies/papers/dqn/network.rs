@@ -118,6 +118,7 @@ impl States {
 }
 
 impl Network {
+    /// Returns a network with drawn weights.
     pub fn new(random: &mut Random) -> Network {
         let widths = [
             (P * FEATURES, FEATURES as f64),
