@@ -99,7 +99,7 @@ pub enum Verb {
     Verify(VerifyArgs),
     /// Make a page, which a browser opens offline, from a study or from a trace and its schedule
     ///
-    /// --format json prints the report as JSON instead (report/1); --format schema prints its schema.
+    /// --format json prints the report as JSON instead (report/1).
     #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
     /// Explain in words a study's choice, its limits, and the treatment of a layer
@@ -428,8 +428,6 @@ pub struct ConfigArgs {
 pub enum ConfigVerb {
     /// Print the options of a command that are set, and the source of each value
     Show(ConfigShowArgs),
-    /// Print the JSON schema of plimsoll.toml, for editors
-    Schema,
 }
 
 /// `config show`

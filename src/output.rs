@@ -28,8 +28,6 @@ pub enum Format {
     Csv,
     /// Markdown tables
     Md,
-    /// JSON schema of what this run prints as JSON
-    Schema,
 }
 
 /// Values of one subject, each with a key for programs and a name for people.
@@ -133,20 +131,6 @@ impl Cell {
             Cell::None => Value::Null,
         }
     }
-
-    /// JSON type of the value, and its unit.
-    fn kind(&self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Cell::Text(_) => Some(("string", "")),
-            Cell::Count(_) => Some(("integer", "")),
-            Cell::Size(_) => Some(("integer", ", in bytes")),
-            Cell::Time(_) => Some(("number", ", in seconds")),
-            Cell::Rate(_) => Some(("number", ", in bytes per second")),
-            Cell::Number(..) => Some(("number", "")),
-            Cell::Share(_) => Some(("number", ", as a part of 1")),
-            Cell::None => None,
-        }
-    }
 }
 
 /// Quotes text for a CSV cell, including line breaks, and keeps spreadsheets from reading it as a formula.
@@ -220,27 +204,6 @@ impl Table {
             )
         };
         if self.facts { object(&self.rows[0]) } else { self.rows.iter().map(object).collect() }
-    }
-
-    /// JSON schema of the table's objects. A column has the type of its cells; any cell may be empty.
-    fn schema(&self) -> Value {
-        let column = |(i, (key, heading)): (usize, &(&'static str, &'static str))| {
-            let kind = self.rows.iter().find_map(|row| row[i].kind());
-            let column = match kind {
-                Some((kind, unit)) => {
-                    json!({"type": [kind, "null"], "description": format!("{heading}{unit}")})
-                }
-                None => json!({"description": heading}),
-            };
-            ((*key).to_owned(), column)
-        };
-        let object = json!({
-            "type": "object",
-            "properties": self.columns.iter().enumerate().map(column).collect::<Map<_, _>>(),
-            "required": self.columns.iter().map(|(key, _)| *key).collect::<Vec<_>>(),
-            "additionalProperties": false,
-        });
-        if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
     /// Text for people. With a width, lines wrap between words; rows become lines of heading and value if the table
@@ -384,20 +347,9 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Error> {
     }
     let mut out = Vec::new();
     match format {
-        Format::Json | Format::Schema => {
-            let by_key = |of: fn(&Table) -> Value| {
-                tables.iter().map(|table| (table.key.to_owned(), of(table))).collect::<Map<_, _>>()
-            };
-            let value = match format {
-                Format::Json => Value::Object(by_key(Table::objects)),
-                _ => json!({
-                    "$schema": "https://json-schema.org/draft/2020-12/schema",
-                    "type": "object",
-                    "properties": by_key(Table::schema),
-                    "required": tables.iter().map(|table| table.key).collect::<Vec<_>>(),
-                    "additionalProperties": false,
-                }),
-            };
+        Format::Json => {
+            let by_key = tables.iter().map(|table| (table.key.to_owned(), table.objects()));
+            let value = Value::Object(by_key.collect());
             let text = serde_json::to_string_pretty(&value).expect("cells hold strings and numbers");
             out.extend_from_slice(visible_json(&text).as_bytes());
             out.push(b'\n');

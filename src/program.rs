@@ -9,8 +9,6 @@ use crate::output::print;
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
 use crate::{interrupt, processes, verbs};
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use plimsoll_study::error::{Error, Kind};
 use std::ffi::OsString;
 use std::thread;
@@ -52,12 +50,6 @@ pub fn script(line: &[OsString]) -> Option<Script> {
 fn execute(line: &[OsString]) -> u8 {
     let settings = match settings::read(line) {
         Ok(settings) => settings,
-        Err(stop) if asks_for_schema_of_reports(line, &stop) => {
-            return match verbs::report::print_schema() {
-                Ok(_) => 0,
-                Err(failure) => end(MessageFormat::Human, &failure),
-            };
-        }
         Err(stop) => return refuse(line, stop),
     };
     let cli = &settings.cli;
@@ -76,18 +68,6 @@ fn execute(line: &[OsString]) -> u8 {
         Err(failure) => failure.kind as u8,
     };
     processes::end(exit)
-}
-
-/// Returns `true` if a line asks for the schema of reports without naming a report: printing it needs none.
-fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
-    let Stop::Line(error) = stop else { return false };
-    let is_report = || {
-        let matches = Cli::command().ignore_errors(true).try_get_matches_from(line);
-        matches.is_ok_and(|matches| matches.subcommand_name() == Some("report"))
-    };
-    error.kind() == ErrorKind::MissingRequiredArgument
-        && settings::early(line, "format").as_deref() == Some("schema")
-        && is_report()
 }
 
 fn verb(cli: &Cli, name: &str) -> Result<(), Error> {

@@ -412,7 +412,7 @@ fn read_file(named: Option<&String>) -> Result<Option<(PathBuf, toml::Table)>, E
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
         let place = format!("{}: line {line}", path.display());
         Error::usage(format_args!("{place}: {}", error.message()))
-            .help("a setting is written `key = value`, such as `budget = \"90%\"`; `plimsoll config schema` has all")
+            .help("a setting is written `key = value`, such as `budget = \"90%\"`; `plimsoll config show --all` lists all")
     })?;
     Ok(Some((path, table)))
 }

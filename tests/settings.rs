@@ -1,5 +1,4 @@
-//! Settings from a user's view: the precedence of flag, environment and file, messages for a bad file, and a schema of the file
-//! with the options of the command line.
+//! Settings from a user's view: the precedence of flag, environment and file, and messages for a bad file.
 
 use crate::program::{checked, command, list};
 use serde_json::Value;
@@ -162,21 +161,6 @@ fn what_is_set_is_shown_and_the_rest_is_counted() {
     let everywhere = show("--format json");
     assert!(rows(&everywhere).iter().all(|row| row["source"] != "default"), "{everywhere}");
     assert!(everywhere["file"]["left_out"].as_u64() > Some(50), "{everywhere}");
-}
-
-#[test]
-fn the_schema_of_the_file_has_the_options_of_commands() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let schema = json(folder.path(), &[], "config schema");
-    let program = <plimsoll::args::Cli as clap::CommandFactory>::command();
-    let tune = program.find_subcommand("tune").expect("a command");
-    for (_, name) in plimsoll::settings::settable(tune) {
-        for table in [&schema, &schema["properties"]["tune"]] {
-            assert!(table["properties"][name].is_object(), "{name}");
-        }
-    }
-    assert_eq!(schema["properties"]["tune"]["properties"]["epochs"]["type"], "integer");
-    assert_eq!(schema["properties"]["tune"]["additionalProperties"], false);
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //!
 //! `INSTA_UPDATE=always` accepts a page that changed on purpose; `git diff` then shows the change.
 
-use crate::program::{command, copied, json, read_json, timed};
-use serde_json::{Value, json};
+use crate::program::{command, copied, read_json, timed};
 use std::fs;
 use std::path::Path;
 use std::process::Output;
@@ -238,42 +237,6 @@ fn names_are_printed_as_texts() {
     }
 }
 
-#[test]
-fn the_schema_of_a_run_names_the_keys_of_its_json() {
-    for line in ["check t.json s.json", "simulate t.json s.json --commands", "networks lenet"] {
-        let schema = serde_json::from_slice(&plimsoll(made(), &format!("{line} --format schema")).stdout);
-        fits(&schema.expect("JSON"), &json(made(), line));
-    }
-}
-
-/// Checks that the schema names exactly the keys of the document, and allows its values.
-#[track_caller]
-fn fits(schema: &Value, document: &Value) {
-    match document {
-        Value::Object(fields) => {
-            let properties = schema["properties"].as_object().expect("properties");
-            let names: Vec<_> = fields.keys().collect();
-            assert_eq!(schema["type"], "object");
-            assert_eq!(properties.keys().collect::<Vec<_>>(), names);
-            assert_eq!(schema["required"], json!(names));
-            fields.iter().for_each(|(name, value)| fits(&properties[name], value));
-        }
-        Value::Array(rows) => {
-            assert_eq!(schema["type"], "array");
-            rows.iter().for_each(|row| fits(&schema["items"], row));
-        }
-        Value::Null => {}
-        value => {
-            let kind = match value {
-                Value::String(_) => "string",
-                _ if value.is_u64() => "integer",
-                _ => "number",
-            };
-            assert_eq!(schema["type"], json!([kind, "null"]), "{value}");
-        }
-    }
-}
-
 /// Words before advice, before the valid values, or before the place of a fault. Every message has some of them.
 const REMEDIES: [&str; 7] =
     ["  help: ", "try '--help'", "; ", "expected ", "whole number", ": at ", " is more than "];
@@ -414,7 +377,7 @@ const BAD: [(i32, &[&str]); 3] = [
             "check t.json t.json",
             "check t.json no.json",
             "check t.json",
-            "check --format schema",
+            "check --format yaml",
             "simulate t.json s.json --trace-out t.json",
             "run nowhere",
             "run study --decay cosin",

@@ -2,7 +2,7 @@
 //! training.
 
 use crate::program::{check, checked, command, json, list, number};
-use crate::report::fits_the_schema;
+use crate::report::has_all_fields;
 use crate::study_folder::{by_hand, press_ctrl_c, state, table};
 use plimsoll::runtime::Checkpoint;
 use plimsoll::runtime::group::threads;
@@ -233,7 +233,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
     ] {
         let tuned = tuned(folder.path(), study, &format!("--budget 40MB {options}"));
         let report = json(folder.path(), &format!("report {study}"));
-        fits_the_schema(&report);
+        has_all_fields(&report);
         let (found, told) = (&report["workers"], &tuned["workers"]);
         for key in
             ["workers", "global_batch", "passes", "update_seconds", "exchange_seconds", "bound_seconds"]

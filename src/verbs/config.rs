@@ -1,13 +1,11 @@
-//! `config`: effective settings with their sources, and the schema of `plimsoll.toml`, both derived from the
-//! definitions of the command line.
+//! `config`: effective settings with their sources.
 
 use crate::args::{self, Cli, ConfigArgs, ConfigShowArgs, ConfigVerb};
 use crate::output::{self, Cell, Format, Table};
-use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
+use crate::settings::{Given, Layers, Source, Stop, commands, in_words, settable};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory};
+use clap::{Arg, ArgMatches, CommandFactory};
 use plimsoll_study::Error;
-use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
 /// Index of the column with a value's source, and its text for a default.
@@ -16,14 +14,8 @@ const DEFAULT: &str = "default";
 
 /// Runs the verb.
 pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Error> {
-    match &args.what {
-        ConfigVerb::Schema => {
-            let text = serde_json::to_string_pretty(&schema()).expect("a schema is plain JSON");
-            output::write_stdout(format!("{text}\n").as_bytes())?;
-            Ok(Vec::new())
-        }
-        ConfigVerb::Show(args) => show(args, format),
-    }
+    let ConfigVerb::Show(args) = &args.what;
+    show(args, format)
 }
 
 /// Settings of one command, with any of its options, or of all commands. Defaults are counted, or listed with
@@ -106,90 +98,4 @@ fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[
         (_, None) => (DEFAULT, Cell::None),
     };
     vec![command.into(), name.into(), words.into(), source.into(), place]
-}
-
-/// The schema of `plimsoll.toml`.
-fn schema() -> Value {
-    let program = Cli::command();
-    let mut top = Map::new();
-    for (arg, name) in settable(&program) {
-        top.insert(name.to_owned(), option(arg));
-    }
-    for (arg, name) in commands(&program).flat_map(settable) {
-        // An option of several commands may mean more in one than in another.
-        let alike = option(arg);
-        match top.get_mut(name) {
-            None => {
-                top.insert(name.to_owned(), alike);
-            }
-            Some(known) if known["type"] == alike["type"] && known["enum"] == alike["enum"] => {
-                if known["default"] != alike["default"] {
-                    known.as_object_mut().expect("it is one").remove("default");
-                }
-            }
-            Some(known) => {
-                let earlier = known.get("anyOf").and_then(Value::as_array).cloned();
-                let mut all = earlier.unwrap_or_else(|| vec![known.clone()]);
-                if !all.contains(&alike) {
-                    all.push(alike);
-                }
-                *known = json!({ "anyOf": all });
-            }
-        }
-    }
-    for verb in commands(&program) {
-        top.insert(verb.get_name().to_owned(), table(&program, verb));
-    }
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "plimsoll.toml",
-        "description": "Settings of the program plimsoll: each key is an option of the same name. Keys on top hold \
-                        for every command that has such an option; a table holds for the command that it is named \
-                        after, and comes before them. Flags and environment variables come before both.",
-        "type": "object",
-        "additionalProperties": false,
-        "properties": top,
-    })
-}
-
-/// Schema of a command's table: its own options, and those of all commands.
-fn table(program: &Command, verb: &Command) -> Value {
-    let options = settable(verb).chain(settable(program)).map(|(arg, name)| (name.to_owned(), option(arg)));
-    let about = verb.get_about().map(ToString::to_string);
-    json!({
-        "description": about,
-        "type": "object",
-        "additionalProperties": false,
-        "properties": options.collect::<Map<_, _>>(),
-    })
-}
-
-/// Schema of an option's value.
-fn option(arg: &Arg) -> Value {
-    let kind = Kind::of(arg);
-    let mut value = match &kind {
-        Kind::Flag => json!({"type": "boolean"}),
-        Kind::Whole => json!({"type": "integer"}),
-        Kind::Number => json!({"type": "number"}),
-        Kind::Choice(names) => json!({"type": "string", "enum": names}),
-        Kind::Text | Kind::Rate => json!({"type": "string"}),
-        Kind::Measure => json!({"type": ["string", "number"]}),
-    };
-    if Kind::several(arg) {
-        let one = value.clone();
-        value = json!({"anyOf": [one, {"type": "array", "items": one}]});
-    }
-    let about = arg.get_help().map(ToString::to_string);
-    value["description"] = about.into();
-    let mut defaults = arg.get_default_values().iter().map(|word| word.to_string_lossy());
-    if let Some(default) = defaults.next().filter(|_| kind != Kind::Flag) {
-        // As TOML writes it: numbers as numbers, everything else as text.
-        let number = || default.parse::<f64>().ok().filter(|_| kind != Kind::Text);
-        value["default"] = match (&kind, number()) {
-            (Kind::Whole, Some(number)) => json!(number as i64),
-            (Kind::Number, Some(number)) => json!(number),
-            _ => json!(default),
-        };
-    }
-    value
 }

@@ -15,9 +15,6 @@ use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Error> {
-    if format == Format::Schema {
-        return print_schema();
-    }
     let (report, place) = match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
             (of_schedule(trace, schedule)?, PathBuf::from("report.html"))
@@ -56,12 +53,6 @@ fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Error> {
         None => output::write_stdout(text.as_bytes())?,
     }
     Ok(Vec::new())
-}
-
-/// Prints the JSON schema of report/1.
-pub fn print_schema() -> Result<Vec<Table>, Error> {
-    let schema = schemars::schema_for!(Report);
-    printed(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON"), None)
 }
 
 /// Writes a report as a page; returns a table with its path.

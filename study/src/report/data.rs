@@ -4,11 +4,10 @@
 //! an iteration of some thousand commands stays small. Parts that only a tuning knows (`answer`, `batches`, `workers`, `fit`)
 //! are absent in the report of a trace and its schedule.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A report.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The format.
     pub kind: ReportKind,
@@ -37,7 +36,7 @@ pub struct Report {
 }
 
 /// `report/1`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ReportKind {
     /// This version.
     #[serde(rename = "report/1")]
@@ -45,7 +44,7 @@ pub enum ReportKind {
 }
 
 /// What a report is about.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The network's (or trace's) name.
     pub network: String,
@@ -77,7 +76,7 @@ pub struct About {
 }
 
 /// What to use, and what it costs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Whether the user gains by changing anything.
     pub keep_your_settings: bool,
@@ -107,7 +106,7 @@ pub struct Answer {
 }
 
 /// One way to train, predicted and measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// `chosen`, `yours`, `keeping everything`, `AccUDNN's search` or `plimsoll's search`; of a step of PyTorch's `the plan` or
     /// `eager`.
@@ -133,7 +132,7 @@ pub struct Setting {
 }
 
 /// Time over batch size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batches {
     /// Every batch size that was planned, from the smallest.
     pub points: Vec<BatchPoint>,
@@ -156,7 +155,7 @@ pub struct Batches {
 }
 
 /// One planned batch size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchPoint {
     /// Samples of one iteration.
     pub batch: u64,
@@ -186,7 +185,7 @@ pub struct BatchPoint {
 }
 
 /// One measured batch size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchMeasured {
     /// Samples of one iteration.
     pub batch: u64,
@@ -201,7 +200,7 @@ pub struct BatchMeasured {
 }
 
 /// The workers that a batch was chosen for, and an update of theirs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workers {
     /// How many.
     pub workers: u64,
@@ -236,7 +235,7 @@ pub struct Workers {
 }
 
 /// One worker alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Single {
     /// `yours` or `keeping everything`.
     pub what: String,
@@ -251,7 +250,7 @@ pub struct Single {
 }
 
 /// How long a resource is at work.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResourceShare {
     /// `compute`, `link, out`, `link, back` or `interconnect`; a half-duplex link is one, `link`.
     pub resource: String,
@@ -262,7 +261,7 @@ pub struct ResourceShare {
 }
 
 /// An update of so many workers, as predicted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scaled {
     /// How many.
     pub workers: u64,
@@ -277,7 +276,7 @@ pub struct Scaled {
 }
 
 /// One iteration on three lanes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Iteration {
     /// The names that `Slices::name` counts from 0.
     pub names: Vec<String>,
@@ -290,7 +289,7 @@ pub struct Iteration {
 }
 
 /// One timeline.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneView {
     /// `predicted` or `measured`.
     pub name: String,
@@ -305,7 +304,7 @@ pub struct LaneView {
 }
 
 /// Commands as columns of one length.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slices {
     /// 0 compute, 1 swap-out, 2 swap-in.
     pub lane: Vec<u8>,
@@ -322,7 +321,7 @@ pub struct Slices {
 }
 
 /// Compute waits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StallView {
     /// Nanoseconds from the start of the iteration.
     pub start: u64,
@@ -333,7 +332,7 @@ pub struct StallView {
 }
 
 /// Memory over time. All times are nanoseconds of the predicted timeline.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// The line: what the device may hold, parameters included.
     pub budget_bytes: u64,
@@ -360,7 +359,7 @@ pub struct Memory {
 }
 
 /// A step function: from `at[i]` on it is `bytes[i]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeries {
     /// Nanoseconds, ascending.
     pub at: Vec<u64>,
@@ -369,7 +368,7 @@ pub struct StepSeries {
 }
 
 /// Rectangles as columns of one length.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Residencies {
     /// The position in `Iteration::names`.
     pub name: Vec<u32>,
@@ -386,7 +385,7 @@ pub struct Residencies {
 }
 
 /// One layer's line of the table.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// Its name.
     pub layer: String,
@@ -418,7 +417,7 @@ pub struct Layer {
 }
 
 /// How well the model fits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     /// Each layer type's samples.
     pub kinds: Vec<FitKind>,
@@ -431,7 +430,7 @@ pub struct Fit {
 }
 
 /// One layer type, columns of one length.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FitKind {
     /// Such as `conv2d forward`.
     pub kind: String,
@@ -450,7 +449,7 @@ pub struct FitKind {
 }
 
 /// An iteration that was held out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitHeldOut {
     /// Samples of one iteration.
     pub batch: u64,
@@ -463,7 +462,7 @@ pub struct FitHeldOut {
 }
 
 /// One way of the link.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitLink {
     /// `offload alone`, `prefetch alone`, `offload beside prefetch`, `prefetch beside offload`, `offload, pageable`, ...
     pub what: String,
@@ -482,7 +481,7 @@ pub struct FitLink {
 }
 
 /// All policies at the same batch and budget.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policies {
     /// No schedule is shorter than this.
     pub bound_seconds: f64,
@@ -493,7 +492,7 @@ pub struct Policies {
 }
 
 /// One policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRow {
     /// Its name.
     pub policy: String,
