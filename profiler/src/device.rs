@@ -54,7 +54,6 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Returns a loaded program with meaningless input.
-    /// Returns a machine that measures on this device.
     pub fn new(program: &Program, loaded: Loaded) -> Prepared {
         Prepared { loaded, alternatives: Vec::new(), images: noise(program), labels: labels(program) }
     }
@@ -67,6 +66,7 @@ impl Prepared {
 }
 
 impl<'s, 'c> DeviceBench<'s, 'c> {
+    /// Returns a bench that runs a subject on a device, within a budget.
     pub fn new(
         device: Box<dyn Device>,
         subject: &'s mut Subject<'c>,

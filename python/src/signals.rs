@@ -21,8 +21,10 @@ impl Default for Signals {
 
 impl Signals {
     /// Returns `true` if a signal came that Python's handler turned into an exception.
-    // The method that clippy suggests is not general enough over the lifetime of the lock.
-    #[allow(clippy::redundant_closure_for_method_calls)]
+    #[allow(
+        clippy::redundant_closure_for_method_calls,
+        reason = "not general enough over the lifetime of the lock"
+    )]
     pub fn came(&self) -> bool {
         if self.looked.get().elapsed() > EVERY {
             self.looked.set(Instant::now());

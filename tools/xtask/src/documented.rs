@@ -11,8 +11,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.contains("src/")) {
         let all: Vec<&str> = text.lines().map(str::trim).collect();
         for line in lines(path, text).iter().filter(|line| !line.test && is_public(line.text)) {
-            let before = all[..line.number - 1].iter().rev().find(|line| !is_of_attribute(line));
-            if !before.is_some_and(|line| line.starts_with("///")) {
+            if !before_attributes(&all[..line.number - 1]).is_some_and(|line| line.starts_with("///")) {
                 found.push(format!("{path}:{}: `{}` has no doc comment", line.number, line.text.trim()));
             }
         }
@@ -29,8 +28,15 @@ fn is_public(line: &str) -> bool {
     kinds.iter().any(|kind| item.starts_with(kind)) && !item.contains('$')
 }
 
-fn is_of_attribute(line: &str) -> bool {
-    line.starts_with("#[") || line.ends_with(")]")
+/// Returns the last line before the attributes at the end of these lines.
+fn before_attributes<'a>(lines: &[&'a str]) -> Option<&'a str> {
+    let mut within = false;
+    let mut upwards = lines.iter().rev().skip_while(|line| {
+        let starts = line.starts_with("#[");
+        within = !starts && (within || line.ends_with(")]"));
+        starts || within
+    });
+    upwards.next().copied()
 }
 
 #[cfg(test)]
@@ -39,9 +45,9 @@ mod tests {
 
     #[test]
     fn what_is_public_is_documented() {
-        let file = "/// A.\n#[derive(Debug)]\n#[expect(\n    b)]\npub struct A {\n    pub b: C,\n}\n\n#[inline]\npub const fn d() {}\n\
+        let file = "/// A.\n#[derive(Debug)]\n#[expect(\n    b,\n    c\n)]\npub struct A {\n    pub b: C,\n}\n\n#[inline]\npub const fn d() {}\n\
                     fn e() {}\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n";
         let found = check(&Tree::of(&[("a/src/lib.rs", file), ("a/tests/g.rs", "pub fn h() {}\n")]));
-        assert_eq!(found, ["a/src/lib.rs:10: `pub const fn d() {}` has no doc comment"]);
+        assert_eq!(found, ["a/src/lib.rs:12: `pub const fn d() {}` has no doc comment"]);
     }
 }
