@@ -7,7 +7,7 @@ Each side computes the gradients of one batch twice from one seed: keeping every
 Recomputing draws the dropout again; if it draws different numbers, the loss stays the same and the gradients do not.
 
 Ours has its lowest share in place of 0.3: no plan for the whole batch takes less of all bytes, parameters and gradients
-included. A smaller budget splits the batch, and the parts draw other dropout than the whole batch, as they do in eager.
+included.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ def planned(share: float) -> tuple[float, list[torch.Tensor], int]:
     model, loss = fresh()
     step = plimsoll.tune(loss, model, None, batch(), budget=f"{100 * share:.0f}%", link="1KB/s", verify=0)
     assert step.fallback is None, step.fallback
-    # A split batch draws other dropout than the whole one, as it does in eager.
-    assert step.why.startswith("batch 32,"), step.why
     ops = step.program.schedule.recomputed_ops
     return *gradients(model, step), ops
 

@@ -64,6 +64,7 @@ def after_backward(loss: torch.Tensor, parameters: Iterable[torch.nn.Parameter])
     def put_back(_gradient: torch.Tensor) -> None:
         for parameter, gradient in taken:
             parameter.grad = gradient
+        taken.clear()  # who keeps this loss holds no gradient
 
     loss = loss.detach().requires_grad_()
     loss.register_hook(put_back)
