@@ -68,17 +68,27 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
         _ => offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let case = Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
-    match policy {
-        Policy::Plimsoll => plimsoll::decide(&case),
-        Policy::Optimal => optimal::decide(&case),
-        Policy::Dqn => papers::dqn::decide(&case),
-        rule => Ok((case.outcome(realise(&case, rule)?, Status::Feasible), SearchLog::default())),
-    }
+    Ok(match run(&case, policy)? {
+        Made::Searched(outcome, log) => (outcome, log),
+        Made::Ruled(realised) => (case.outcome(realised, Status::Feasible), SearchLog::default()),
+    })
 }
 
-/// Applies the rule of a policy that does not search.
-fn realise(case: &Case<'_>, policy: Policy) -> Result<Realised, Error> {
-    match policy {
+/// Made of a policy.
+enum Made {
+    /// Of one that searches.
+    Searched(Outcome, SearchLog),
+    /// Of one with a fixed rule.
+    Ruled(Realised),
+}
+
+/// Runs a policy.
+fn run(case: &Case<'_>, policy: Policy) -> Result<Made, Error> {
+    let searched = |(outcome, log)| Made::Searched(outcome, log);
+    let ruled = match policy {
+        Policy::Plimsoll => return plimsoll::decide(case).map(searched),
+        Policy::Optimal => return optimal::decide(case).map(searched),
+        Policy::Dqn => return papers::dqn::decide(case).map(searched),
         Policy::Keep | Policy::Layrub(Layrub::Intra) => keep::keep(case, case.exhaustive()),
         Policy::Naive => naive::realise(case),
         Policy::Accudnn { as_printed } => accudnn::realise(case, as_printed),
@@ -93,8 +103,8 @@ fn realise(case: &Case<'_>, policy: Policy) -> Result<Realised, Error> {
         Policy::SuperNeurons => superneurons::realise(case),
         Policy::Memonger { searched: false } => memonger::realise(case),
         Policy::Memonger { searched: true } => memonger::searched(case),
-        Policy::Dqn | Policy::Optimal | Policy::Plimsoll => unreachable!("{policy} searches"),
-    }
+    };
+    ruled.map(Made::Ruled)
 }
 
 /// Runs a search that learns nothing, with the actions of [`Policy::Dqn`]. The request was checked, and its budget is not below

@@ -12,6 +12,7 @@ use super::{ACCUDNN, MEMONGER, SAME};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
+use crate::policies::{Made, run};
 use crate::request::{Error, Limits, PlanRequest, Policy};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
@@ -56,7 +57,8 @@ impl Early {
         let mut early = Early { found: first, ..Early::default() };
         for &policy in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
-            if let Realised::Fits(fitting) = super::realise(&Case { within, request, ..*case }, policy)? {
+            let answer = run(&Case { within, request, ..*case }, policy)?;
+            if let Made::Ruled(Realised::Fits(fitting)) = answer {
                 early.found.push(fitting);
             }
         }

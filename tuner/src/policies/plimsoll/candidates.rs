@@ -8,6 +8,7 @@ use super::{HAIR, SAME};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
 use crate::place::realise::{Case, Fitting, Realised};
+use crate::policies::{Made, run};
 use crate::request::{Error, PlanRequest, Policy, Shortage, Status, Trick, Witness};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::{Bytes, Seconds};
@@ -98,8 +99,9 @@ impl Candidates {
                 break;
             }
             let within = Seconds(self.fastest() * (1.0 + SAME));
-            let realised = super::realise(&Case { within, ..*case }, policy)?;
-            self.offer(format!("policy {policy}"), realised);
+            if let Made::Ruled(realised) = run(&Case { within, ..*case }, policy)? {
+                self.offer(format!("policy {policy}"), realised);
+            }
         }
         Ok(())
     }

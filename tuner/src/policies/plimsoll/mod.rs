@@ -45,7 +45,7 @@ mod stages;
 pub(crate) use problem::suggested;
 
 use super::papers::keep::keep;
-use super::realise;
+use super::papers::superneurons;
 use crate::bound::{lower_bound_within, offload_bound};
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::Algorithms::FastestThatFit;
@@ -156,7 +156,7 @@ fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, Error>
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
         let request = &PlanRequest { allow, limits, seed, without, ..PlanRequest::new(budget, link, LAST) };
-        realise(&Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) }, LAST)
+        superneurons::realise(&Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) })
     };
     let search = || {
         let glances = Glances::default();
