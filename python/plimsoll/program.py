@@ -202,6 +202,16 @@ class Program:
             return
         self.unbind()
         before = memory.gradients.uses
+        try:
+            self._make_windows()
+        except BaseException:
+            self.unbind()  # some windows would pass for gradients that others hold
+            raise
+        self.uses = memory.gradients.uses - before
+        self._bound_to = bound_to
+
+    def _make_windows(self) -> None:
+        memory, schedule = self._memory, self.schedule
         self._resident = self._place_residents()
         computes = schedule.computes()
         ordered = [self._bind(compute) for compute in computes]
@@ -220,8 +230,6 @@ class Program:
         self._saved_gradients = [torch.empty_like(p) for p in self._added_to]
         self._calls = [(compute.op, compute.again) for compute in computes]
         self._complete = self._completed_after(self._calls)
-        self.uses = memory.gradients.uses - before
-        self._bound_to = bound_to
 
     def _in_their_slots(self) -> int:
         """Number of gradients that lie where the step sets them: it adds to them, or replaces them."""

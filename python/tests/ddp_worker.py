@@ -577,7 +577,8 @@ def batch():
     before = [p.detach().clone() for p in task.model.parameters()]
     alone = plimsoll.suggest(inner, task.model, optimizer, sample, budget, "20GB/s", keep_batch=True)
     found = plimsoll.suggest(loss, model, optimizer, sample, budget, "20GB/s", keep_batch=True)
-    step = plimsoll.tune(loss, model, optimizer, sample, budget, "20GB/s", seconds=0.5)
+    part = tuple(t[: found.batch] for t in sample)
+    step = plimsoll.tune(loss, model, optimizer, part, budget, "20GB/s", seconds=0.5)
     said = [None] * dist.get_world_size()
     dist.all_gather_object(said, (found.batch, found.accumulation, step.batch, step.learning_rate))
     assert len(set(said)) == 1, said

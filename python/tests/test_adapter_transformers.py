@@ -228,7 +228,7 @@ def test_a_trainer_of_the_user_s_own(tmp_path, caplog):
     assert "`Planned.compute_loss` runs while the step is recorded and verified" in caplog.text
 
 
-def test_a_batch_that_does_not_fit_is_split(tmp_path):
+def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(tmp_path):
     data = [{"input_ids": t["input_ids"][:8], "labels": t["labels"][:8]} for t in texts(64)]
     own = {"budget": 1, "tune_kwargs": FAST}
     trainer = Trainer(
@@ -242,8 +242,9 @@ def test_a_batch_that_does_not_fit_is_split(tmp_path):
     with pytest.raises(plimsoll.NoPlan) as failed:
         trainer.train()
     trainer._budget = failed.value.floor_bytes - 1024
-    trainer.train()
-    assert len(trainer.step._parts.sizes) > 1
+    with pytest.raises(plimsoll.NoPlan, match="The largest batch that fits") as failed:
+        trainer.train()
+    assert 1 <= failed.value.largest_batch < 32
 
 
 def test_sequences_of_varying_length_in_buckets(tmp_path):

@@ -317,13 +317,19 @@ def test_a_parameter_of_no_module_is_refused_before_it_has_a_fake_gradient():
 
 
 @pytest.mark.slow
-def test_a_batch_that_no_plan_fits_is_split_and_recorded_in_pieces():
+def test_a_batch_that_no_plan_fits_is_refused_and_the_largest_is_recorded_in_pieces():
     task, sample = larger("convolutions", 32)
     floor = plimsoll.trace(task.loss, task.model, *sample).floor_bytes
-    step = plimsoll.tune(
-        task.loss, task.model, None, sample, int(0.7 * floor), FAST, seconds=0.5, in_pieces=True
-    )
-    assert step._parts is not None
+
+    def tuned(sample):
+        return plimsoll.tune(
+            task.loss, task.model, None, sample, int(0.7 * floor), FAST, seconds=0.5, in_pieces=True
+        )
+
+    with pytest.raises(plimsoll.NoPlan) as failed:
+        tuned(sample)
+    sample = batches.taken(sample, 0, failed.value.largest_batch)
+    step = tuned(sample)
     step(*sample)
     assert step.fallback is None
     assert step._current().recorded.measured is not None

@@ -94,16 +94,6 @@ def test_the_report_is_of_the_batch_that_ran_most_often(tmp_path):
     assert report_of(step, tmp_path, seconds=0)["about"]["batch"] == 4
 
 
-def test_the_parts_of_a_batch_are_named(tmp_path):
-    task = build("convolutions")
-    budget = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, 2)).floor_bytes
-    large = batches.taken(task.batches[0], 0, 64)
-    step = plimsoll.tune(task.loss, task.model, None, large, int(budget * 1.5), "20GB/s", 0, seconds=0.5)
-    step(*large)
-    report = report_of(step, tmp_path, seconds=0)
-    assert any(str(step._parts) in warning for warning in report["about"]["warnings"])
-
-
 def test_a_report_changes_nothing(tmp_path):
     task, step = tuned()
     step(*task.batches[0])

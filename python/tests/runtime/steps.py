@@ -6,6 +6,7 @@ python steps.py NAME runs one of the functions below, in a separate process.
 import gc
 import json
 import os
+import weakref
 from pathlib import Path
 
 import standin
@@ -279,13 +280,15 @@ def lent():
     assert program.counts.unplanned == 0 and warnings.said == [], warnings.said
 
     # A tensor that stays there: the pool moves, and the step is captured again.
+    before = weakref.ref(graph)
+    del graph
     held = evaluation(pool.size // 2)
     assert run_register(model, step, 30, count) == [] and pool.address != address
     assert len(warnings.said) == 1 and "delete such tensors before the next step" in warnings.said[0], (
         warnings.said
     )
-    assert run_register(model, step, 31, count) == [] and program._graph is not graph
-    del held, graph
+    assert run_register(model, step, 31, count) == [] and program._graph is not None and before() is None
+    del held
 
     # PyTorch's own limit: code with gradients gets the pool, too. If there is no room for the pool any more, one error
     # gives the reason.

@@ -8,7 +8,7 @@
 //! such an answer; followed by `:lost`, the context is lost with it, as after a kernel that failed.
 
 use crate::state::{choose_order, state};
-use crate::status;
+use crate::status::{self, Status};
 use crate::{delays, link, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -41,7 +41,7 @@ pub fn enter(name: &'static str) -> Option<u32> {
     let answer = planted.take()?;
     drop(planted);
     if answer.lost {
-        status::fail(answer.code, "lost, as the test asked");
+        status::fail(Status(answer.code), "lost, as the test asked");
     }
     Some(answer.code)
 }

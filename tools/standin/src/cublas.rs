@@ -5,14 +5,15 @@
 #![allow(non_snake_case, reason = "the names are cuBLAS's")]
 
 use crate::cudnn::factor;
-use crate::driver::{here, on};
+use crate::driver::here;
 use crate::numbers::{Numbers, spoil};
-use crate::state::state;
+use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{self, Matrix, Order};
-use crate::{Outcome, Place, lock, memory, put};
+use crate::{control, lock, memory};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 const NOT_INITIALIZED: u32 = 1;
@@ -39,6 +40,9 @@ const ALIGNMENT: u64 = 256;
 
 /// Partial sums of a product.
 const LANES: usize = 16;
+
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type Outcome<T = ()> = Result<T, u32>;
 
 struct Handle {
     stream: usize,
@@ -81,7 +85,8 @@ calls! {
         let mut handles = lock(&HANDLES);
         let handle = handles.keys().last().map_or(0x1000, |last| last + 8);
         handles.insert(handle, Handle { stream: 0, mode: 0, memory, scratch: None });
-        put(place, handle, INVALID_VALUE)
+        place.ok_or(INVALID_VALUE)?.write(handle);
+        Ok(())
     }
 
     fn cublasDestroy_v2(handle: usize) {
@@ -149,7 +154,7 @@ fn multiply(
     algorithm: c_int,
 ) -> Outcome {
     let (stream, mode, scratch) = of(handle, |handle| (handle.stream, handle.mode, handle.scratch))?;
-    on(stream).map_err(|_| EXECUTION_FAILED)?;
+    here().map_err(|_| EXECUTION_FAILED)?;
     let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
     let [of_factor, of_result] = stored([given[0].kind, given[1].kind], given[2].kind)?;
     if of_result == Numbers::Bf16 && mode & SUMS_IN_F32 == 0 {
@@ -176,13 +181,19 @@ fn multiply(
         [0, 1, 2].map(|i| (given[i].at.wrapping_add_signed(step(i)), bytes[i] * spans[i] as u64))
     };
     let products: Vec<[(u64, u64); 3]> = (0..count as u64).map(product).collect();
+    let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
     for [a, b, c] in &products {
-        // The factors may be the same.
-        let sound = memory::are_sound(&[*a, *c, scratch]) && memory::are_sound(&[*b, *c, scratch]);
+        let sound = [a, b, c].iter().all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
+            && apart(*a, *c)
+            && apart(*b, *c)
+            && [a, b, c].iter().all(|of| apart(**of, scratch));
         if !sound {
             eprintln!("stand-in: a product of {a:?} and {b:?} to {c:?} with {scratch:?}");
             return Err(INVALID_VALUE);
         }
+    }
+    if DriverState::is_default(stream) {
+        control::note("default stream");
     }
     let order = Order { lanes: LANES, tf32: arithmetic == IN_TF32 };
     let run = move || {

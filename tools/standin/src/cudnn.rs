@@ -5,14 +5,15 @@
 //! caller that relies on them is caught. Operands have to lie in live device memory and may not overlap.
 #![allow(non_snake_case, reason = "the names are cuDNN's")]
 
-use crate::driver::{here, on};
+use crate::driver::here;
 use crate::numbers::{Numbers, spoil};
-use crate::state::state;
+use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Order, Shape, backward_data, backward_filter, forward};
-use crate::{Outcome, Place, lock, memory};
+use crate::{control, lock, memory};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -33,6 +34,9 @@ const FMA_MATH: u32 = 3;
 
 /// Device memory of a handle.
 const OF_HANDLE: u64 = 1 << 20;
+
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type Outcome<T = ()> = Result<T, u32>;
 
 /// Object behind a handle.
 enum Thing {
@@ -164,7 +168,8 @@ struct Perf {
 }
 
 fn put<T>(place: Place<T>, value: T) -> Outcome {
-    crate::put(place, value, BAD_PARAM)
+    place.ok_or(BAD_PARAM)?.write(value);
+    Ok(())
 }
 
 fn add(place: Place<usize>, thing: Thing) -> Outcome {
@@ -323,7 +328,10 @@ impl Places {
     /// Returns `true` if all of it lies in live memory and nothing overlaps.
     fn are_sound(&self) -> bool {
         let [x, w, y] = self.operands;
-        memory::are_sound(&[x, w, y, self.scratch])
+        let all = [x, w, y, self.scratch];
+        let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
+        all.iter().filter(|place| place.1 > 0).all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
+            && (0..4).all(|a| (0..a).all(|b| apart(all[a], all[b]) || all[a].1 == 0 || all[b].1 == 0))
     }
 }
 
@@ -347,7 +355,7 @@ fn convolve(
     scratch: (u64, usize),
 ) -> Outcome {
     let stream = stream_of(handle)?;
-    on(stream).map_err(|_| EXECUTION_FAILED)?;
+    here().map_err(|_| EXECUTION_FAILED)?;
     // SAFETY: the caller keeps the factors alive during the call.
     let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
     let old = old.filter(|_| alpha == Some(1.0)).ok_or(BAD_PARAM)?;
@@ -362,6 +370,9 @@ fn convolve(
     if scratch.1 < needed || !places.are_sound() {
         eprintln!("stand-in: {pass:?} {number} with {places:?}, where {needed} bytes of scratch are needed");
         return Err(BAD_PARAM);
+    }
+    if DriverState::is_default(stream) {
+        control::note("default stream");
     }
     let run = move || run(pass, &shape, algorithm.order(arithmetic), numbers, places, old);
     state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)

@@ -5,17 +5,25 @@
 //! passes both the same way.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
+use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
-use crate::state::{DriverState, Event, Recorded, end_context, finish, state, wait_a_little, wait_for_all};
-use crate::status::{self, sticky};
+use crate::state::{
+    DriverState, Event, Recorded, end_context, exchange_interaction, finish, state, wait_a_little,
+    wait_for_all,
+};
+use crate::status::{self, Outcome, sticky};
 use crate::stream::{Copy, Direction, Work};
-use crate::{Outcome, Place, control, lock};
+use crate::{control, lock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// Place for a result, if the caller gives one.
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// The only flags that a stream may have here.
 const NON_BLOCKING: c_uint = 1;
@@ -36,8 +44,23 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Defines the calls.
+macro_rules! calls {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> u32 {
+            if let Some(code) = control::enter(stringify!($name)) {
+                return code;
+            }
+            let call = move || -> Outcome { $body };
+            call().err().map_or(0, |status| status.0)
+        }
+    )*};
+}
+
 fn put<T>(place: Place<T>, value: T) -> Outcome {
-    crate::put(place, value, status::INVALID_VALUE)
+    place.ok_or(status::INVALID_VALUE)?.write(value);
+    Ok(())
 }
 
 /// Check of every call except `cuInit`.
@@ -52,15 +75,6 @@ pub fn here() -> Outcome {
         return Err(status::INVALID_CONTEXT);
     }
     sticky()
-}
-
-/// Check of every call that concerns a stream; counts uses of the default stream.
-pub fn on(stream: usize) -> Outcome {
-    here()?;
-    if DriverState::is_default(stream) {
-        control::note("default stream");
-    }
-    Ok(())
 }
 
 /// Returns `true` if the context is held.
@@ -101,15 +115,23 @@ fn text<'a>(at: *const c_char) -> Outcome<&'a CStr> {
     Ok(unsafe { CStr::from_ptr(at) })
 }
 
+/// Copies a text, with a final zero, to a buffer of `length` bytes.
 fn copy_out(words: &CStr, room: *mut c_char, length: c_int) -> Outcome {
-    crate::copy_out(words, room, usize::try_from(length).unwrap_or_default(), status::INVALID_VALUE)
+    let bytes = words.to_bytes_with_nul();
+    if room.is_null() || usize::try_from(length).is_ok_and(|length| length < bytes.len()) {
+        return Err(status::INVALID_VALUE);
+    }
+    // SAFETY: the caller gives this much room, which was just found to be enough.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), room, bytes.len()) };
+    Ok(())
 }
 
 /// Enqueues a copy. A copy of pageable memory blocks the caller until it is done, and no capture can hold it.
 fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
-    on(stream)?;
+    here()?;
+    default_stream(stream);
     let copy = Copy { direction, to, from, bytes: bytes as u64 };
-    let (_, host) = copy.check()?;
+    let host = copy.check()?;
     let mut state = state();
     if host == Host::PageLocked {
         return state.enqueue(stream, Work::Copy(copy));
@@ -121,6 +143,22 @@ fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -
     drop(state);
     finish(&queue);
     sticky()
+}
+
+/// Counts a use of the default stream.
+fn default_stream(stream: usize) {
+    if DriverState::is_default(stream) {
+        control::note("default stream");
+    }
+}
+
+/// Status of a stream's capture: 1 while it captures, 2 after its capture was broken; and the number of the capture.
+fn capture_status(stream: usize) -> Outcome<(c_uint, c_ulonglong)> {
+    here()?;
+    let mut state = state();
+    state.stream(stream)?;
+    let capture = state.capture_of(stream);
+    Ok(capture.map_or((0, 0), |(handle, held)| (1 + c_uint::from(held.broken), handle as c_ulonglong)))
 }
 
 /// Text of a code, chosen by `which` of the two.
@@ -263,8 +301,13 @@ calls! {
         copy(Direction::DeviceToHost, to, from, bytes, stream)
     }
 
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        copy(Direction::DeviceToDevice, to, from, bytes, stream)
+    }
+
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, stream: usize) {
-        on(stream)?;
+        here()?;
+        default_stream(stream);
         memory::device(address, bytes as u64)?;
         state().enqueue(stream, Work::Fill { address, byte, bytes: bytes as u64 })
     }
@@ -292,7 +335,8 @@ calls! {
     }
 
     fn cuStreamSynchronize(stream: usize) {
-        on(stream)?;
+        here()?;
+        default_stream(stream);
         let queue = {
             let mut state = state();
             state.refuse_capturing(stream)?;
@@ -303,7 +347,8 @@ calls! {
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) {
-        on(stream)?;
+        here()?;
+        default_stream(stream);
         if flags != 0 {
             return Err(status::INVALID_VALUE);
         }
@@ -312,8 +357,15 @@ calls! {
 
     fn cuStreamBeginCapture_v2(stream: usize, mode: c_uint) {
         here()?;
-        // The mode of one thread.
-        if mode == 1 { state().begin_capture(stream) } else { Err(status::INVALID_VALUE) }
+        state().begin_capture(stream, Mode::of(mode).ok_or(status::INVALID_VALUE)?)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Place<c_uint>) {
+        let mode = mode.ok_or(status::INVALID_VALUE)?;
+        // SAFETY: the caller gives the wanted mode, as the interface requires.
+        let wanted = Mode::of(unsafe { mode.assume_init_read() }).ok_or(status::INVALID_VALUE)?;
+        mode.write(exchange_interaction(wanted) as c_uint);
+        Ok(())
     }
 
     fn cuStreamEndCapture(stream: usize, graph: Place<usize>) {
@@ -323,6 +375,20 @@ calls! {
         let handle = state.handle();
         state.graphs.insert(handle, ended);
         put(graph, handle)
+    }
+
+    fn cuStreamIsCapturing(stream: usize, status: Place<c_uint>) {
+        put(status, capture_status(stream)?.0)
+    }
+
+    // No facts about the graph in progress are given.
+    fn cuStreamGetCaptureInfo_v2(
+        stream: usize, status: Place<c_uint>, id: Place<c_ulonglong>, _graph: *const c_void, _after: *const c_void,
+        _count: *const c_void,
+    ) {
+        let (now, capture) = capture_status(stream)?;
+        put(status, now)?;
+        if id.is_some() { put(id, capture) } else { Ok(()) }
     }
 
     fn cuEventCreate(event: Place<usize>, flags: c_uint) {
@@ -343,13 +409,19 @@ calls! {
     }
 
     fn cuEventRecord(event: usize, stream: usize) {
-        on(stream)?;
-        state().record(event, stream, false)
+        here()?;
+        default_stream(stream);
+        state().record(event, stream)
     }
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_uint) {
-        on(stream)?;
-        if flags < 2 { state().record(event, stream, flags == 1) } else { Err(status::INVALID_VALUE) }
+        here()?;
+        default_stream(stream);
+        match flags {
+            0 => state().record(event, stream),
+            1 => state().record_external(event, stream),
+            _ => Err(status::INVALID_VALUE),
+        }
     }
 
     fn cuEventQuery(event: usize) {
@@ -422,7 +494,8 @@ calls! {
         function: usize, x: c_uint, y: c_uint, z: c_uint, threads: c_uint, threads_y: c_uint, threads_z: c_uint,
         shared: c_uint, stream: usize, arguments: *const *const c_void, extra: *const *const c_void,
     ) {
-        on(stream)?;
+        here()?;
+        default_stream(stream);
         let mut state = state();
         let function = state.functions.get(&function).cloned().ok_or(status::INVALID_HANDLE)?;
         let blocks = [x, y, z];
@@ -439,6 +512,14 @@ calls! {
         state.enqueue(stream, Work::Launch(Launch { function, blocks, threads, arguments }))
     }
 
+    fn cuGraphGetNodes(graph: usize, nodes: *const c_void, count: Place<usize>) {
+        here()?;
+        if !nodes.is_null() {
+            return Err(status::INVALID_VALUE); // only the number is returned
+        }
+        put(count, state().graphs.get(&graph).ok_or(status::INVALID_HANDLE)?.len())
+    }
+
     fn cuGraphInstantiateWithFlags(executable: Place<usize>, graph: usize, _flags: c_ulonglong) {
         here()?;
         let mut state = state();
@@ -449,7 +530,8 @@ calls! {
     }
 
     fn cuGraphLaunch(executable: usize, stream: usize) {
-        on(stream)?;
+        here()?;
+        default_stream(stream);
         let mut state = state();
         let graph = state.executables.get(&executable).cloned().ok_or(status::INVALID_HANDLE)?;
         state.enqueue(stream, Work::Compute(Box::new(move || {

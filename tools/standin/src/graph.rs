@@ -25,6 +25,11 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Number of captured pieces of work.
+    pub fn len(&self) -> usize {
+        self.nodes.iter().filter(|node| node.work.is_some()).count()
+    }
+
     /// Runs all of it.
     pub fn run(&self) {
         if turns::on() { self.run_by_turns() } else { self.run_by_itself() }
@@ -77,8 +82,10 @@ impl Graph {
 pub struct Capture {
     /// Handle of the stream on which it began.
     pub origin: usize,
-    /// The thread that began it, on which calls that a capture cannot hold are refused (its mode is that of one thread).
+    /// The thread that began it.
     pub thread: ThreadId,
+    /// Calls that it forbids.
+    pub mode: Mode,
     /// `true` if an error broke it: it can only be ended.
     pub broken: bool,
     nodes: Vec<Node>,
@@ -86,12 +93,30 @@ pub struct Capture {
     tails: BTreeMap<usize, BTreeSet<usize>>,
 }
 
+/// Threads on which calls that a capture cannot hold are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// All threads.
+    Global,
+    /// The thread that captures.
+    ThreadLocal,
+    /// No thread.
+    Relaxed,
+}
+
+impl Mode {
+    /// Mode with this number in the driver.
+    pub fn of(number: u32) -> Option<Mode> {
+        [Mode::Global, Mode::ThreadLocal, Mode::Relaxed].into_iter().find(|mode| *mode as u32 == number)
+    }
+}
+
 impl Capture {
     /// A capture that has just begun.
-    pub fn new(origin: usize) -> Capture {
+    pub fn new(origin: usize, mode: Mode) -> Capture {
         let thread = std::thread::current().id();
         let tails = BTreeMap::from([(origin, BTreeSet::new())]);
-        Capture { origin, thread, broken: false, nodes: Vec::new(), tails }
+        Capture { origin, thread, mode, broken: false, nodes: Vec::new(), tails }
     }
 
     /// Returns `true` if a stream takes part.

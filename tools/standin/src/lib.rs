@@ -22,7 +22,7 @@ macro_rules! calls {
             if let Some(code) = crate::control::enter(stringify!($name)) {
                 return code;
             }
-            let call = move || -> crate::Outcome { $body };
+            let call = move || -> Result<(), u32> { $body };
             call().err().unwrap_or_default()
         }
     )*};
@@ -48,32 +48,7 @@ mod stream;
 mod sums;
 mod turns;
 
-use std::ffi::{CStr, c_char};
-use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Result of a call: a value, or the code of the error.
-type Outcome<T = ()> = Result<T, u32>;
-
-/// Place for a result, if the caller gives one.
-type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
-
-/// Writes a result; `refusal` is the code if there is no place for it.
-fn put<T>(place: Place<T>, value: T, refusal: u32) -> Outcome {
-    place.ok_or(refusal)?.write(value);
-    Ok(())
-}
-
-/// Copies a text, with a final zero, to a buffer of `length` bytes; `refusal` is the code if it does not fit.
-fn copy_out(text: &CStr, room: *mut c_char, length: usize, refusal: u32) -> Outcome {
-    let bytes = text.to_bytes_with_nul();
-    if room.is_null() || length < bytes.len() {
-        return Err(refusal);
-    }
-    // SAFETY: the caller gives this much room, which was just found to be enough.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), room, bytes.len()) };
-    Ok(())
-}
 
 /// A mutex here guards plain values that are valid at every moment, so a panic elsewhere does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,7 +4,8 @@
 //! faults, and the addresses alone show a copy in the wrong direction. Storage starts as bits that are NaN in f32, and ends
 //! at a page that faults. Freed memory is unmapped and its address refused.
 
-use crate::{Outcome, lock, status};
+use crate::lock;
+use crate::status::{self, Outcome};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{LazyLock, Mutex};
@@ -156,14 +157,6 @@ pub fn device(address: u64, bytes: u64) -> Outcome<*mut u8> {
         }
         _ => Err(status::INVALID_VALUE),
     }
-}
-
-/// Returns `true` if no two of these ranges of device memory overlap, and all but empty ones lie in live allocations.
-pub fn are_sound(ranges: &[(u64, u64)]) -> bool {
-    let ranges: Vec<(u64, u64)> = ranges.iter().copied().filter(|range| range.1 > 0).collect();
-    let apart = |a: &(u64, u64), b: &(u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
-    ranges.iter().all(|(at, bytes)| device(*at, *bytes).is_ok())
-        && (0..ranges.len()).all(|i| ranges[..i].iter().all(|other| apart(&ranges[i], other)))
 }
 
 /// Kind of a range of host memory. A device address, or a range that leaves the page-locked memory in which it starts, is

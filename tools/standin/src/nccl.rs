@@ -12,10 +12,11 @@ use crate::driver::here;
 use crate::numbers::Numbers;
 use crate::state::state;
 use crate::stream::{Moment, Work};
-use crate::{Outcome, Place, lock, memory, put};
+use crate::{lock, memory};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
 const CUDA_ERROR: u32 = 1;
@@ -31,6 +32,9 @@ const ON_THE_HOST: u32 = 1;
 const OPERATIONS: u32 = 5;
 
 const MAGIC: u32 = 0xcafe_beef;
+
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type Outcome<T = ()> = Result<T, u32>;
 
 /// State shared by the workers that join by one id.
 struct Meeting {
@@ -177,14 +181,16 @@ fn take(meeting: &mut Meeting, number: u64, place: (u64, u64)) -> Result<(), Str
 
 calls! {
     fn ncclGetVersion(version: Place<'_, c_int>) {
-        put(version, VERSION, INVALID_ARGUMENT)
+        version.ok_or(INVALID_ARGUMENT)?.write(VERSION);
+        Ok(())
     }
 
     fn ncclGetUniqueId(id: Place<'_, UniqueId>) {
         let mut meetings = lock(&MEETINGS);
         let number = meetings.last_key_value().map_or(1, |(last, _)| last + 1);
         meetings.insert(number, Arc::new(Mutex::new(Meeting { joined: Vec::new(), sums: BTreeMap::new() })));
-        put(id, UniqueId { number, rest: [0; 120] }, INVALID_ARGUMENT)
+        id.ok_or(INVALID_ARGUMENT)?.write(UniqueId { number, rest: [0; 120] });
+        Ok(())
     }
 
     fn ncclCommInitRankConfig(
@@ -211,13 +217,14 @@ calls! {
         let (asked, factors) = (Vec::new(), BTreeMap::new());
         let own = Communicator { meeting, rank, sums: 0, asked, factors, operations: OPERATIONS };
         lock(&COMMUNICATORS).insert(handle, own);
-        put(communicator, handle, INVALID_ARGUMENT)?;
+        communicator.ok_or(INVALID_ARGUMENT)?.write(handle);
         Err(IN_PROGRESS)
     }
 
     fn ncclCommGetAsyncError(communicator: usize, found: Place<'_, u32>) {
         let is_ready = of(communicator, |own| Ok(!own.enqueue()? && own.has_joined()))?;
-        put(found, if is_ready { 0 } else { IN_PROGRESS }, INVALID_ARGUMENT)
+        found.ok_or(INVALID_ARGUMENT)?.write(if is_ready { 0 } else { IN_PROGRESS });
+        Ok(())
     }
 
     fn ncclRedOpCreatePreMulSum(
@@ -232,7 +239,8 @@ calls! {
             own.operations += 1;
             Ok(own.operations - 1)
         })?;
-        put(operation, number, INVALID_ARGUMENT)
+        operation.ok_or(INVALID_ARGUMENT)?.write(number);
+        Ok(())
     }
 
     fn ncclRedOpDestroy(operation: u32, communicator: usize) {

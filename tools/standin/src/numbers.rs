@@ -13,7 +13,6 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// Bytes of a number.
     pub fn bytes(self) -> u64 {
         match self {
             Numbers::F32 => 4,

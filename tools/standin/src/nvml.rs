@@ -8,8 +8,8 @@
 
 use crate::driver::is_held;
 use crate::memory::{self, is_slice};
-use crate::{Outcome, Place, copy_out};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
+use std::mem::MaybeUninit;
 
 const INVALID_ARGUMENT: u32 = 2;
 const NOT_FOUND: u32 = 6;
@@ -20,6 +20,9 @@ const DEVICE: usize = 1;
 
 /// Bus address of the device.
 const BUS: &CStr = c"0000:00:00.0";
+
+/// Place for a result, if the caller gives one.
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// As in `nvml.h`, version 2.
 #[repr(C)]
@@ -58,116 +61,149 @@ fn others() -> Vec<(u32, u64, String)> {
     said("other").into_iter().map(other).collect()
 }
 
-/// Refuses any device but the only one.
-fn here(device: usize) -> Outcome {
-    if device == DEVICE { Ok(()) } else { Err(INVALID_ARGUMENT) }
+fn put<T>(place: Place<T>, value: T) -> u32 {
+    match place {
+        Some(place) => {
+            place.write(value);
+            0
+        }
+        None => INVALID_ARGUMENT,
+    }
 }
 
-fn put<T>(place: Place<T>, value: T) -> Outcome {
-    crate::put(place, value, INVALID_ARGUMENT)
+/// Copies a text, with a final zero, to a buffer of `length` bytes.
+fn copy_out(words: &CStr, room: *mut c_char, length: c_uint) -> u32 {
+    let bytes = words.to_bytes_with_nul();
+    if room.is_null() || (length as usize) < bytes.len() {
+        return INSUFFICIENT_SIZE;
+    }
+    // SAFETY: the caller gives this much room, which was just found to be enough.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), room, bytes.len()) };
+    0
 }
 
-/// Defines calls that return one fixed number about the device, or about a part of it.
+/// Defines calls that return one fixed number about the device.
 macro_rules! fixed {
-    ($($name:ident($($part:ident)?) = $number:expr;)*) => {
-        calls! {$(
-            fn $name(device: usize, $($part: c_int,)? number: Place<'_, c_uint>) {
-                here(device)?;
-                put(number, $number)
-            }
-        )*}
-    };
+    ($($name:ident = $number:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: usize, number: Place<c_uint>) -> u32 {
+            if device == DEVICE { put(number, $number) } else { INVALID_ARGUMENT }
+        }
+    )*};
 }
 
 fixed! {
-    nvmlDeviceGetCurrPcieLinkGeneration() = 1;
-    nvmlDeviceGetCurrPcieLinkWidth() = 16;
-    nvmlDeviceGetMaxPcieLinkGeneration() = 5;
-    nvmlDeviceGetMaxPcieLinkWidth() = 16;
-    nvmlDeviceGetEnforcedPowerLimit() = 350_000;
-    nvmlDeviceGetClockInfo(_clock) = 345;
-    nvmlDeviceGetMaxClockInfo(_clock) = 1980;
-    nvmlDeviceGetTemperature(_sensor) = 41;
+    nvmlDeviceGetCurrPcieLinkGeneration = 1;
+    nvmlDeviceGetCurrPcieLinkWidth = 16;
+    nvmlDeviceGetMaxPcieLinkGeneration = 5;
+    nvmlDeviceGetMaxPcieLinkWidth = 16;
+    nvmlDeviceGetEnforcedPowerLimit = 350_000;
 }
 
-calls! {
-    fn nvmlInit_v2() {
-        Ok(())
-    }
-
-    fn nvmlShutdown() {
-        Ok(())
-    }
-
-    fn nvmlSystemGetDriverVersion(room: *mut c_char, length: c_uint) {
-        copy_out(c"580.0", room, length as usize, INSUFFICIENT_SIZE)
-    }
-
-    fn nvmlSystemGetProcessName(pid: c_uint, room: *mut c_char, length: c_uint) {
-        let command = others().into_iter().find(|(of, ..)| *of == pid).map(|(.., command)| command);
-        let command = command.filter(|command| !command.is_empty()).and_then(|text| CString::new(text).ok());
-        copy_out(&command.ok_or(NOT_FOUND)?, room, length as usize, INSUFFICIENT_SIZE)
-    }
-
-    fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, device: Place<'_, usize>) {
-        if bus.is_null() {
-            return Err(INVALID_ARGUMENT);
+/// Defines calls that return one fixed number about a part of the device.
+macro_rules! fixed_of {
+    ($($name:ident = $number:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: usize, _part: c_int, number: Place<c_uint>) -> u32 {
+            if device == DEVICE { put(number, $number) } else { INVALID_ARGUMENT }
         }
-        // SAFETY: the caller gives a text that ends with a zero, as the interface requires.
-        if unsafe { CStr::from_ptr(bus) } == BUS { put(device, DEVICE) } else { Err(NOT_FOUND) }
-    }
+    )*};
+}
 
-    fn nvmlDeviceGetMigMode(device: usize, current: Place<'_, c_uint>, pending: Place<'_, c_uint>) {
-        here(device)?;
-        put(current, is_slice().into())?;
-        put(pending, is_slice().into())
-    }
+fixed_of! {
+    nvmlDeviceGetClockInfo = 345;
+    nvmlDeviceGetMaxClockInfo = 1980;
+    nvmlDeviceGetTemperature = 41;
+}
 
-    fn nvmlDeviceGetMemoryInfo_v2(device: usize, room: Option<&mut Memory>) {
-        here(device)?;
-        let room = room.ok_or(INVALID_ARGUMENT)?;
-        let (free, total) = if is_slice() { (memory::TOTAL, memory::TOTAL) } else { memory::info() };
-        let free = said("free").first().and_then(|bytes| bytes.parse().ok()).unwrap_or(free);
-        (room.total, room.free, room.used, room.reserved) = (total, free, total - free.min(total), 0);
-        Ok(())
-    }
+#[unsafe(no_mangle)]
+extern "C" fn nvmlInit_v2() -> u32 {
+    0
+}
 
-    fn nvmlDeviceGetPowerManagementLimitConstraints(
-        device: usize, least: Place<'_, c_uint>, most: Place<'_, c_uint>,
-    ) {
-        here(device)?;
-        put(least, 100_000)?;
-        put(most, 700_000)
-    }
+#[unsafe(no_mangle)]
+extern "C" fn nvmlShutdown() -> u32 {
+    0
+}
 
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: usize, reasons: Place<'_, c_ulonglong>) {
-        here(device)?;
-        let slow = said("slow");
-        let bits = slow.first().and_then(|bits| u64::from_str_radix(bits.trim_start_matches("0x"), 16).ok());
-        // The default is an idle device.
-        put(reasons, bits.unwrap_or(1))
-    }
+#[unsafe(no_mangle)]
+extern "C" fn nvmlSystemGetDriverVersion(room: *mut c_char, length: c_uint) -> u32 {
+    copy_out(c"580.0", room, length)
+}
 
-    fn nvmlDeviceGetComputeRunningProcesses_v3(
-        device: usize, count: Option<&mut c_uint>, room: *mut Process,
-    ) {
-        here(device)?;
-        let count = count.ok_or(INVALID_ARGUMENT)?;
-        let mut all: Vec<(u32, u64)> = others().into_iter().map(|(pid, bytes, _)| (pid, bytes)).collect();
-        if is_held() {
-            let own = said("own").first().and_then(|pid| pid.parse().ok()).unwrap_or(std::process::id());
-            all.push((own, 1 << 20));
-        }
-        let fits = all.len() <= *count as usize;
-        *count = all.len() as c_uint;
-        if !all.is_empty() && (!fits || room.is_null()) {
-            return Err(INSUFFICIENT_SIZE);
-        }
-        for (at, (pid, used)) in all.into_iter().enumerate() {
-            let process = Process { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX };
-            // SAFETY: the caller gives room for `count` entries, which was just found to be enough.
-            unsafe { room.add(at).write(process) };
-        }
-        Ok(())
+#[unsafe(no_mangle)]
+extern "C" fn nvmlSystemGetProcessName(pid: c_uint, room: *mut c_char, length: c_uint) -> u32 {
+    match others().into_iter().find(|(of, ..)| *of == pid).map(|(.., command)| CString::new(command)) {
+        Some(Ok(command)) if !command.is_empty() => copy_out(&command, room, length),
+        _ => NOT_FOUND,
     }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, device: Place<usize>) -> u32 {
+    if bus.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: the caller gives a text that ends with a zero, as the interface requires.
+    if unsafe { CStr::from_ptr(bus) } == BUS { put(device, DEVICE) } else { NOT_FOUND }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMigMode(device: usize, current: Place<c_uint>, pending: Place<c_uint>) -> u32 {
+    let mode = c_uint::from(is_slice());
+    if device == DEVICE { put(current, mode) | put(pending, mode) } else { INVALID_ARGUMENT }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, room: Option<&mut Memory>) -> u32 {
+    let Some(room) = room.filter(|_| device == DEVICE) else { return INVALID_ARGUMENT };
+    let (free, total) = if is_slice() { (memory::TOTAL, memory::TOTAL) } else { memory::info() };
+    let free = said("free").first().and_then(|bytes| bytes.parse().ok()).unwrap_or(free);
+    (room.total, room.free, room.used, room.reserved) = (total, free, total - free.min(total), 0);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: usize,
+    least: Place<c_uint>,
+    most: Place<c_uint>,
+) -> u32 {
+    if device == DEVICE { put(least, 100_000) | put(most, 700_000) } else { INVALID_ARGUMENT }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: usize, reasons: Place<c_ulonglong>) -> u32 {
+    let bits =
+        said("slow").first().and_then(|bits| u64::from_str_radix(bits.trim_start_matches("0x"), 16).ok());
+    // The default is an idle device.
+    if device == DEVICE { put(reasons, bits.unwrap_or(1)) } else { INVALID_ARGUMENT }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: usize,
+    count: Option<&mut c_uint>,
+    room: *mut Process,
+) -> u32 {
+    let Some(count) = count.filter(|_| device == DEVICE) else { return INVALID_ARGUMENT };
+    let mut all: Vec<(u32, u64)> = others().into_iter().map(|(pid, bytes, _)| (pid, bytes)).collect();
+    if is_held() {
+        let own = said("own").first().and_then(|pid| pid.parse().ok()).unwrap_or(std::process::id());
+        all.push((own, 1 << 20));
+    }
+    let fits = all.len() <= *count as usize;
+    *count = all.len() as c_uint;
+    if all.is_empty() {
+        return 0;
+    }
+    if !fits || room.is_null() {
+        return INSUFFICIENT_SIZE;
+    }
+    for (at, (pid, used)) in all.into_iter().enumerate() {
+        let process = Process { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX };
+        // SAFETY: the caller gives room for `count` entries, which was just found to be enough.
+        unsafe { room.add(at).write(process) };
+    }
+    0
 }

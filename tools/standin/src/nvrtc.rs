@@ -1,11 +1,13 @@
 //! NVRTC: lets the C compiler check that a text compiles, and returns the text itself as the code, after a line that names
 //! the target: `// .version 9.0` is PTX, as new as this NVRTC; `\x7fELF sm_90` is machine code.
 
-use crate::{Outcome, Place, kernels, lock};
+use crate::{kernels, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
+const SUCCESS: u32 = 0;
 const INVALID_INPUT: u32 = 3;
 const INVALID_PROGRAM: u32 = 4;
 const INVALID_OPTION: u32 = 5;
@@ -37,18 +39,27 @@ impl Program {
 
 static PROGRAMS: Mutex<BTreeMap<usize, Program>> = Mutex::new(BTreeMap::new());
 
-fn put<T>(place: Place<T>, value: T) -> Outcome {
-    crate::put(place, value, INVALID_INPUT)
+/// Place for a result, if the caller gives one.
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+fn put<T>(place: Place<T>, value: T) -> Result<(), u32> {
+    place.ok_or(INVALID_INPUT)?.write(value);
+    Ok(())
 }
 
 /// Reads a property of a program.
-fn of<T>(program: usize, get: impl FnOnce(&mut Program) -> T) -> Outcome<T> {
+fn of<T>(program: usize, get: impl FnOnce(&mut Program) -> T) -> Result<T, u32> {
     lock(&PROGRAMS).get_mut(&program).map(get).ok_or(INVALID_PROGRAM)
 }
 
-/// Copies a text to a buffer, whose size the caller has queried.
-fn copy_out(text: &CStr, room: *mut c_char) -> Outcome {
-    crate::copy_out(text, room, usize::MAX, INVALID_INPUT)
+/// Copies a text and its final zero to a buffer with room for it.
+fn copy_out(text: &CStr, room: *mut c_char) -> Result<(), u32> {
+    if room.is_null() {
+        return Err(INVALID_INPUT);
+    }
+    // SAFETY: the caller queried the size first and gives this much room, as the interface requires.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), room, text.to_bytes_with_nul().len()) };
+    Ok(())
 }
 
 calls! {
@@ -158,4 +169,18 @@ fn known() -> &'static [c_int] {
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_compiler(minor: c_int, newest: c_int) {
     (*lock(&MINOR), *lock(&NEWEST)) = (minor, newest);
+}
+
+/// Meaning of a code.
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetErrorString(code: u32) -> *const c_char {
+    let text = match code {
+        SUCCESS => c"NVRTC_SUCCESS",
+        INVALID_INPUT => c"NVRTC_ERROR_INVALID_INPUT",
+        INVALID_PROGRAM => c"NVRTC_ERROR_INVALID_PROGRAM",
+        INVALID_OPTION => c"NVRTC_ERROR_INVALID_OPTION",
+        COMPILATION => c"NVRTC_ERROR_COMPILATION",
+        _ => c"NVRTC_ERROR unknown",
+    };
+    text.as_ptr()
 }

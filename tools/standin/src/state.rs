@@ -3,10 +3,12 @@
 //! A handle is a number that is never reused, so a dead one is refused. Calls that wait release the state first: streams
 //! continue, and other threads may call.
 
-use crate::graph::{Capture, Graph};
+use crate::graph::{Capture, Graph, Mode};
 use crate::kernels::Function;
+use crate::status::{self, Outcome, Status};
 use crate::stream::{Moment, Stream, Work};
-use crate::{Outcome, lock, memory, status, turns};
+use crate::{lock, memory, turns};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
@@ -54,6 +56,16 @@ const DEFAULT: [usize; 2] = [0, 1];
 
 static STATE: LazyLock<Mutex<DriverState>> = LazyLock::new(Mutex::default);
 
+thread_local! {
+    /// Treatment of this thread's own calls during captures.
+    static INTERACTION: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+/// Sets the treatment of this thread's calls during captures; returns the previous one.
+pub fn exchange_interaction(mode: Mode) -> Mode {
+    INTERACTION.replace(mode)
+}
+
 /// State of this process.
 pub fn state() -> MutexGuard<'static, DriverState> {
     lock(&STATE)
@@ -94,13 +106,21 @@ impl DriverState {
         found.map(|(handle, capture)| (*handle, capture))
     }
 
-    /// Refuses a call that captures cannot hold, and breaks those that this thread began.
+    /// Refuses a call that captures cannot hold: it breaks those that forbid it, unless the thread's mode is relaxed.
     pub fn refuse_in_captures(&mut self) -> Outcome {
+        if INTERACTION.get() == Mode::Relaxed {
+            return Ok(());
+        }
         let here = std::thread::current().id();
-        self.break_captures(|capture| capture.thread == here, status::CAPTURE_UNSUPPORTED)
+        let forbids = |capture: &Capture| match capture.mode {
+            Mode::Global => true,
+            Mode::ThreadLocal => capture.thread == here,
+            Mode::Relaxed => false,
+        };
+        self.break_captures(forbids, status::CAPTURE_UNSUPPORTED)
     }
 
-    fn break_captures(&mut self, which: impl Fn(&Capture) -> bool, status: u32) -> Outcome {
+    fn break_captures(&mut self, which: impl Fn(&Capture) -> bool, status: Status) -> Outcome {
         let mut outcome = Ok(());
         for (_, capture) in self.captures.iter_mut().filter(|(_, capture)| which(capture)) {
             capture.broken = true;
@@ -111,7 +131,13 @@ impl DriverState {
 
     /// Refuses to query the progress of a stream that captures.
     pub fn refuse_capturing(&mut self, stream: usize) -> Outcome {
-        self.break_captures(|capture| capture.holds(stream), status::CAPTURE_UNSUPPORTED)
+        match self.capture_of(stream) {
+            Some((_, capture)) => {
+                capture.broken = true;
+                Err(status::CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives work to a stream, or to the capture that it takes part in.
@@ -128,22 +154,36 @@ impl DriverState {
         Ok(())
     }
 
-    /// Records an event; an external one each time that the graph captured by the stream runs (`cudaEventRecordExternal`).
-    pub fn record(&mut self, event: usize, stream: usize, external: bool) -> Outcome {
+    /// Records an event.
+    pub fn record(&mut self, event: usize, stream: usize) -> Outcome {
         if !self.events.contains_key(&event) {
             return Err(status::INVALID_HANDLE);
         }
-        let last = match self.capture_of(stream) {
-            None if external => return Err(status::INVALID_VALUE),
-            Some((_, held)) if held.broken => return Err(status::CAPTURE_INVALIDATED),
-            Some((capture, held)) if !external => Recorded::Captured { capture, after: held.tail(stream) },
-            _ => {
-                let moment = Arc::new(Moment::default());
-                self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
-                Recorded::Moment(moment)
+        let last = if let Some((capture, held)) = self.capture_of(stream) {
+            if held.broken {
+                return Err(status::CAPTURE_INVALIDATED);
             }
+            Recorded::Captured { capture, after: held.tail(stream) }
+        } else {
+            let moment = Arc::new(Moment::default());
+            self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
+            Recorded::Moment(moment)
         };
         self.events.get_mut(&event).expect("it was looked up").last = last;
+        Ok(())
+    }
+
+    /// Records an event each time that the graph captured by the stream runs (`cudaEventRecordExternal`).
+    pub fn record_external(&mut self, event: usize, stream: usize) -> Outcome {
+        if !self.events.contains_key(&event) {
+            return Err(status::INVALID_HANDLE);
+        }
+        if self.capture_of(stream).is_none() {
+            return Err(status::INVALID_VALUE);
+        }
+        let moment = Arc::new(Moment::default());
+        self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
+        self.events.get_mut(&event).expect("it was looked up").last = Recorded::Moment(moment);
         Ok(())
     }
 
@@ -193,7 +233,7 @@ impl DriverState {
     }
 
     /// Begins a capture.
-    pub fn begin_capture(&mut self, stream: usize) -> Outcome {
+    pub fn begin_capture(&mut self, stream: usize, mode: Mode) -> Outcome {
         self.stream(stream)?;
         if Self::is_default(stream) {
             return Err(status::CAPTURE_UNSUPPORTED);
@@ -202,7 +242,7 @@ impl DriverState {
             return Err(status::ILLEGAL_STATE);
         }
         let handle = self.handle();
-        self.captures.push((handle, Capture::new(stream)));
+        self.captures.push((handle, Capture::new(stream, mode)));
         Ok(())
     }
 
@@ -215,7 +255,7 @@ impl DriverState {
             capture.broken = true;
             return Err(status::CAPTURE_UNMATCHED);
         }
-        if capture.thread != std::thread::current().id() {
+        if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
             capture.broken = true;
             return Err(status::CAPTURE_WRONG_THREAD);
         }

@@ -3,15 +3,22 @@
 //! Names and numbers are those of `cuda.h`; the sentences are our own. An asynchronous failure is *sticky*, as in the
 //! driver: every later call that concerns the device returns it ([`fail`], [`sticky`]).
 
-use crate::{Outcome, lock};
+use crate::lock;
 use std::ffi::CStr;
 use std::sync::Mutex;
+
+/// A result code that is not success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+/// Result of a call: a value, or the code of the error.
+pub type Outcome<T = ()> = Result<T, Status>;
 
 /// Defines the codes that the stand-in returns as constants.
 macro_rules! codes {
     (given { $($constant:ident = $code:literal, $name:literal, $text:literal;)* }
      only_said { $($other:literal = $other_name:literal, $other_text:literal;)* }) => {
-        $(#[doc = $text] pub const $constant: u32 = $code;)*
+        $(#[doc = $text] pub const $constant: Status = Status($code);)*
         /// Every code with the driver's name for it and its meaning, each with a zero at its end.
         const WORDS: &[(u32, &str, &str)] = &[
             (0, "CUDA_SUCCESS\0", "no error\0"),
@@ -73,11 +80,11 @@ pub fn words(code: u32) -> Option<(&'static CStr, &'static CStr)> {
     Some((ended(name), ended(text)))
 }
 
-static STICKY: Mutex<Option<u32>> = Mutex::new(None);
+static STICKY: Mutex<Option<Status>> = Mutex::new(None);
 
 /// Records the failure of work on a stream; the first failure stays. The reason goes to stderr, because no code can express
 /// it.
-pub fn fail(status: u32, why: &str) {
+pub fn fail(status: Status, why: &str) {
     let mut sticky = lock(&STICKY);
     if sticky.is_none() {
         eprintln!("stand-in: {why}");

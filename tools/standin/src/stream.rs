@@ -5,14 +5,15 @@
 
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
-use crate::{Outcome, delays, link, lock, status, turns};
+use crate::status::{self, Outcome};
+use crate::{delays, link, lock, turns};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Work of a stream, or of a node of a graph.
 pub enum Work {
-    /// Copies between host and device.
+    /// Copies from host to device, the other way, or within the device.
     Copy(Copy),
     /// Sets bytes of device memory.
     Fill {
@@ -47,28 +48,44 @@ pub struct Copy {
 pub enum Direction {
     HostToDevice,
     DeviceToHost,
+    DeviceToDevice,
 }
 
 impl Copy {
-    /// Checks the addresses against the direction; returns the storage of the device's side, and the kind of the host's.
-    pub fn check(&self) -> Outcome<(*mut u8, Host)> {
-        let (device, host) = match self.direction {
-            Direction::HostToDevice => (self.to, self.from),
-            Direction::DeviceToHost => (self.from, self.to),
-        };
-        Ok((memory::device(device, self.bytes)?, memory::host(host, self.bytes)?))
+    /// Checks the addresses against the direction; returns the kind of the host's side, page-locked if there is none.
+    pub fn check(&self) -> Outcome<Host> {
+        match self.direction {
+            Direction::HostToDevice => {
+                memory::device(self.to, self.bytes).and(memory::host(self.from, self.bytes))
+            }
+            Direction::DeviceToHost => {
+                memory::device(self.from, self.bytes).and(memory::host(self.to, self.bytes))
+            }
+            Direction::DeviceToDevice => {
+                memory::device(self.to, self.bytes)?;
+                memory::device(self.from, self.bytes).map(|_| Host::PageLocked)
+            }
+        }
     }
 
     /// Runs the copy.
     pub fn run(&self) -> Outcome {
-        let (device, _) = self.check()?;
+        self.check()?;
         let (to, from) = match self.direction {
-            Direction::HostToDevice => (device, self.from as *mut u8),
-            Direction::DeviceToHost => (self.to as *mut u8, device),
+            Direction::HostToDevice => (memory::device(self.to, self.bytes)?, self.from as *mut u8),
+            Direction::DeviceToHost => (self.to as *mut u8, memory::device(self.from, self.bytes)?),
+            Direction::DeviceToDevice => {
+                (memory::device(self.to, self.bytes)?, memory::device(self.from, self.bytes)?)
+            }
         };
         // SAFETY: both ranges were just found whole: on the device in one live allocation, on the host in page-locked
-        // memory, or in memory that the caller of the driver promises and waits for.
-        link::carry(self.bytes, || unsafe { std::ptr::copy(from, to, self.bytes as usize) });
+        // memory, or in memory that the caller of the driver promises and waits for. Within the device they may overlap.
+        let copy = || unsafe { std::ptr::copy(from, to, self.bytes as usize) };
+        if self.direction == Direction::DeviceToDevice {
+            copy();
+        } else {
+            link::carry(self.bytes, copy);
+        }
         Ok(())
     }
 }
