@@ -13,6 +13,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
+    /// Bytes of a number.
     pub fn bytes(self) -> u64 {
         match self {
             Numbers::F32 => 4,
