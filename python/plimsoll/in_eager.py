@@ -62,8 +62,8 @@ class InEager:
         """Description of what eager takes beside the budget, as far as it is known."""
         if self.peak_bytes is None or budget is None:
             return "what eager takes is not known"
-        than = "of the budget of" if self.peak_bytes <= budget else "which is more than the budget of"
-        return f"eager takes {show_bytes(self.peak_bytes)}, {than} {show_bytes(budget)}"
+        than = " of the budget of" if self.peak_bytes <= budget else ", more than the budget of"
+        return f"eager takes {show_bytes(self.peak_bytes)}{than} {show_bytes(budget)}"
 
     def _resident(self) -> int:
         """Bytes of parameters, gradients, buffers and the optimizer's state."""

@@ -2,7 +2,7 @@
 
 The planner names the op that needs most, its layer and the missing bytes. To that come the largest batch that fits, for a
 loop that accumulates gradients, and a sufficient budget; and, if not even one sample fits, ways to need less. No batch is
-split here: only the user knows by which of its sizes, and what the losses of the parts make.
+split here: only the user knows which dimension counts samples, and how the losses of the parts combine.
 """
 
 from __future__ import annotations

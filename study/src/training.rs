@@ -330,7 +330,7 @@ impl Training<'_> {
         if seen.waited > TOLD * seen.by_the_clock {
             let share = seen.waited / seen.by_the_clock * 100.0;
             watch.warn(format_args!(
-                "others had the processors for {share:.0} % of training; its iteration is told without that"
+                "others had the processors for {share:.0} % of training; the iteration time excludes this"
             ));
         }
         Ok(Trained {

@@ -91,7 +91,7 @@ KERNEL(rms_norm_stats, (const float *parts, float *stats, unsigned long long row
     stats[row] = (float)(1.0 / sqrt(square + (double)epsilon));
 }
 
-// What is subtracted from a row, and what it is multiplied by then.
+// Mean that is subtracted from a row (0 if the row is not centred), and the factor that follows.
 FUNCTION float mean_of(const float *stats, u64 row, unsigned centred) { return centred ? stats[row] : 0.0f; }
 
 FUNCTION float inverse_of(const float *stats, u64 rows, u64 row, unsigned centred) {
